@@ -1,0 +1,416 @@
+package ledger
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/reeve-pipeline/reeve/pkg/civic"
+	"github.com/reeve-pipeline/reeve/pkg/pipeline"
+	"github.com/reeve-pipeline/reeve/pkg/stage"
+)
+
+// civicPipeline is the pipeline whose outcomes are projected onto
+// site_registry and documents.
+const civicPipeline = "civic"
+
+// subjectSpec is the spec of a task that is about the subject itself: a site's
+// registration for the civic pipeline, an empty object otherwise.
+func subjectSpec(ctx context.Context, tx pgx.Tx, p *pipeline.Pipeline, subject string) (json.RawMessage, error) {
+	if p.Name != civicPipeline {
+		return json.RawMessage(`{}`), nil
+	}
+	s, err := registered(ctx, tx, subject)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(s)
+}
+
+type querier interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+// registered reads a site's registration; ErrNotFound when there is none.
+func registered(ctx context.Context, q querier, subdomain string) (civic.Site, error) {
+	const get = `
+		SELECT subdomain, name, state, country, kind, source, start_year, lat, lng, extra, deployed_version
+		FROM site_registry WHERE subdomain = @subdomain`
+	var s civic.Site
+	err := q.QueryRow(ctx, get, pgx.NamedArgs{"subdomain": subdomain}).
+		Scan(&s.Subdomain, &s.Name, &s.State, &s.Country, &s.Kind, &s.Source, &s.StartYear, &s.Lat, &s.Lng, &s.Extra, &s.DeployedVersion)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return s, fmt.Errorf("site %s: %w", subdomain, ErrNotFound)
+	}
+	return s, err
+}
+
+// project writes the rows of the domain that follow from applied outcomes, in
+// the order in which a document passes the stages. It marks documents that are
+// byte for byte another one of their site as duplicates, which go no further.
+func (b *batch) project(ctx context.Context, done []applied) error {
+	var q pgx.Batch
+	for i := range done {
+		a := &done[i]
+		r := b.runs[a.Run]
+		if r.pipe.Name != civicPipeline || a.Status != stage.StatusCompleted && a.Status != stage.StatusFailed {
+			continue
+		}
+		if err := b.projectOne(ctx, &q, r, a); err != nil {
+			return err
+		}
+	}
+	if q.Len() == 0 {
+		return nil
+	}
+	return b.tx.SendBatch(ctx, &q).Close()
+}
+
+func (b *batch) projectOne(ctx context.Context, q *pgx.Batch, r *runState, a *applied) error {
+	ok := a.Status == stage.StatusCompleted
+	switch {
+	case a.Stage == "fetch" && a.scope != "" && ok && a.Skip == "":
+		var d civic.Document
+		if err := json.Unmarshal(a.Output, &d); err != nil {
+			return b.misfit(a, err)
+		}
+		// Documents fetched in one batch may be duplicates of each other, so
+		// each is written before the next is looked at.
+		original, err := b.fetched(ctx, r, a, d)
+		if err != nil {
+			return err
+		}
+		if original != "" {
+			a.Skip = "duplicate"
+			q.Queue(`UPDATE tasks SET skip = 'duplicate' WHERE run = @run AND stage = @stage AND item = @item`,
+				pgx.NamedArgs{"run": a.Run, "stage": a.Stage, "item": a.Item})
+		}
+	case a.Stage == "fetch" && a.scope != "" && !ok:
+		var d civic.Document
+		if err := json.Unmarshal(a.spec, &d); err != nil {
+			return b.misfit(a, err)
+		}
+		const insert = `
+			INSERT INTO documents (subdomain, document_id, kind, meeting, date, ordinal, source, title, status, error_class, error_message, run)
+			VALUES (@subdomain, @id, @kind, @meeting, @date, @ordinal, @source, @title, 'failed', @class, @message, @run)
+			ON CONFLICT (subdomain, document_id) DO UPDATE SET
+				status = 'failed', error_class = @class, error_message = @message, run = @run, updated_at = now()`
+		q.Queue(insert, documentArgs(r, a, d))
+	case (a.Stage == "pagination" || a.Stage == "reduce") && !ok:
+		const fail = `
+			UPDATE documents SET status = 'failed', error_class = @class, error_message = @message, updated_at = now()
+			WHERE subdomain = @subdomain AND document_id = @id`
+		q.Queue(fail, documentArgs(r, a, civic.Document{ID: a.Item}))
+	case a.Stage == "pagination":
+		var d civic.Document
+		if err := json.Unmarshal(a.Output, &d); err != nil {
+			return b.misfit(a, err)
+		}
+		const pages = `
+			UPDATE documents SET pages = @pages, pages_native = @native, pages_ocr = @ocr, pages_image = @image,
+				pages_blank = @blank, pages_failed = @failed, updated_at = now()
+			WHERE subdomain = @subdomain AND document_id = @id`
+		q.Queue(pages, documentArgs(r, a, d))
+	case a.Stage == "reduce":
+		var d civic.Document
+		if err := json.Unmarshal(a.Output, &d); err != nil {
+			return b.misfit(a, err)
+		}
+		// Documents that are the same bytes share the text.
+		const reduced = `
+			UPDATE documents SET
+				status = CASE WHEN document_id <> @id THEN status WHEN @image::int + @failed::int > 0 THEN 'partial' ELSE 'done' END,
+				text = nullif(@text, '')::jsonb, pages = @pages, pages_native = @native, pages_ocr = @ocr, pages_image = @image,
+				pages_blank = @blank, pages_failed = @failed, error_class = '', error_message = '', updated_at = now()
+			WHERE subdomain = @subdomain AND (document_id = @id OR duplicate_of = @id AND sha256 = @sha256)`
+		q.Queue(reduced, documentArgs(r, a, d))
+	case a.Stage == "compilation" && ok && len(a.Output) > 0:
+		var c civic.Compiled
+		if err := json.Unmarshal(a.Output, &c); err != nil {
+			return b.misfit(a, err)
+		}
+		if c.Version == "" {
+			return nil
+		}
+		const compiled = `
+			UPDATE site_registry SET compiled_version = @version, compiled_at = now(), pages = @pages, updated_at = now()
+			WHERE subdomain = @subdomain`
+		q.Queue(compiled, pgx.NamedArgs{"version": c.Version, "pages": c.Minutes + c.Agendas, "subdomain": r.subject})
+	case a.Stage == "deploy" && ok:
+		var d civic.Deployed
+		if err := json.Unmarshal(a.Output, &d); err != nil {
+			return b.misfit(a, err)
+		}
+		const deployed = `
+			UPDATE site_registry SET deployed_version = @version, deployed_at = now(), updated_at = now()
+			WHERE subdomain = @subdomain`
+		q.Queue(deployed, pgx.NamedArgs{"version": d.Version, "subdomain": r.subject})
+	}
+	return nil
+}
+
+// misfit is an output that does not have the form that its stage promises.
+func (b *batch) misfit(a *applied, err error) error {
+	return fmt.Errorf("%w: task %s/%s of run %d: %w", ErrMisfit, a.Stage, a.Item, a.Run, err)
+}
+
+// ErrMisfit is an outcome whose output does not have the form that its stage
+// promises: like unreadable bytes, it can never be recorded.
+var ErrMisfit = errors.New("output of another form than the stage's")
+
+// fetched writes a document that was downloaded, and returns the document of
+// the same site that has the same bytes, if there is one.
+func (b *batch) fetched(ctx context.Context, r *runState, a *applied, d civic.Document) (original string, err error) {
+	args := documentArgs(r, a, d)
+	// A document that now differs from those posted twice leaves these with
+	// what it was: they have the text already.
+	const release = `
+		UPDATE documents c SET duplicate_of = '', status = CASE WHEN c.text IS NULL THEN 'pending' WHEN c.pages_image + c.pages_failed > 0 THEN 'partial' ELSE 'done' END
+		WHERE c.subdomain = @subdomain AND c.duplicate_of = @id AND c.sha256 <> @sha256`
+	if _, err := b.tx.Exec(ctx, release, args); err != nil {
+		return "", err
+	}
+	const same = `
+		SELECT document_id FROM documents
+		WHERE subdomain = @subdomain AND sha256 = @sha256 AND document_id <> @id AND duplicate_of = ''
+		ORDER BY created_at, document_id LIMIT 1`
+	switch err := b.tx.QueryRow(ctx, same, args).Scan(&original); {
+	case errors.Is(err, pgx.ErrNoRows):
+	case err != nil:
+		return "", err
+	}
+	args["duplicate_of"] = original
+	const upsert = `
+		INSERT INTO documents AS d (subdomain, document_id, kind, meeting, date, ordinal, source, title, status, version,
+			sha256, size, key, etag, last_modified, duplicate_of, run)
+		VALUES (@subdomain, @id, @kind, @meeting, @date, @ordinal, @source, @title, 'pending', 1,
+			@sha256, @size, @key, @etag, @last_modified, @duplicate_of, @run)
+		ON CONFLICT (subdomain, document_id) DO UPDATE SET
+			kind = excluded.kind, meeting = excluded.meeting, date = excluded.date, ordinal = excluded.ordinal,
+			source = excluded.source, title = excluded.title, status = 'pending',
+			version = d.version + (d.sha256 <> excluded.sha256)::int,
+			sha256 = excluded.sha256, size = excluded.size, key = excluded.key, etag = excluded.etag,
+			last_modified = excluded.last_modified, duplicate_of = excluded.duplicate_of,
+			error_class = '', error_message = '', run = excluded.run, updated_at = now()`
+	const version = `
+		INSERT INTO document_versions (subdomain, document_id, version, sha256, size, key, run)
+		SELECT subdomain, document_id, version, sha256, size, key, run FROM documents
+		WHERE subdomain = @subdomain AND document_id = @id
+		ON CONFLICT DO NOTHING`
+	const share = `
+		UPDATE documents d SET status = 'duplicate', text = o.text, pages = o.pages, pages_native = o.pages_native, pages_ocr = o.pages_ocr,
+			pages_image = o.pages_image, pages_blank = o.pages_blank, pages_failed = o.pages_failed
+		FROM documents o
+		WHERE d.subdomain = @subdomain AND d.document_id = @id AND o.subdomain = @subdomain AND o.document_id = @duplicate_of`
+	var q pgx.Batch
+	q.Queue(upsert, args)
+	q.Queue(version, args)
+	if original != "" {
+		q.Queue(share, args)
+	}
+	return original, b.tx.SendBatch(ctx, &q).Close()
+}
+
+// documentArgs are the arguments that statements on documents take.
+func documentArgs(r *runState, a *applied, d civic.Document) pgx.NamedArgs {
+	kind := d.Kind
+	if kind != civic.Agenda {
+		kind = civic.Minutes
+	}
+	p := civic.PageCounts{}
+	if d.Pages != nil {
+		p = *d.Pages
+	}
+	text := ""
+	if d.Text != nil {
+		raw, _ := json.Marshal(d.Text) // a struct of strings and integers
+		text = string(raw)
+	}
+	return pgx.NamedArgs{
+		"subdomain": r.subject, "id": a.Item, "run": a.Run, "class": string(a.ErrorClass), "message": clean(a.ErrorMessage),
+		"kind": kind, "meeting": clean(d.Meeting), "date": clean(d.Date), "ordinal": max(d.Ordinal, 1), "source": clean(d.Source),
+		"title": clean(d.Title), "sha256": d.SHA256, "size": d.Size, "key": d.Key, "etag": clean(d.ETag), "last_modified": clean(d.LastModified),
+		"pages": p.Total, "native": p.Native, "ocr": p.OCR, "image": p.Image, "blank": p.Blank, "failed": p.Failed, "text": text,
+	}
+}
+
+// AddSite registers a site or changes its registration.
+func (l *Ledger) AddSite(ctx context.Context, s civic.Site) (Site, error) {
+	const upsert = `
+		INSERT INTO site_registry (subdomain, name, state, country, kind, source, start_year, lat, lng, extra)
+		VALUES (@subdomain, @name, @state, @country, @kind, @source, @start_year, @lat, @lng, coalesce(nullif(@extra, '')::jsonb, '{}'))
+		ON CONFLICT (subdomain) DO UPDATE SET
+			name = excluded.name, state = excluded.state, country = excluded.country, kind = excluded.kind, source = excluded.source,
+			start_year = excluded.start_year, lat = excluded.lat, lng = excluded.lng, extra = excluded.extra, updated_at = now()`
+	_, err := l.pool.Exec(ctx, upsert, pgx.NamedArgs{
+		"subdomain": s.Subdomain, "name": s.Name, "state": s.State, "country": s.Country, "kind": s.Kind, "source": s.Source,
+		"start_year": s.StartYear, "lat": s.Lat, "lng": s.Lng, "extra": string(cleanJSON(s.Extra)),
+	})
+	if err != nil {
+		return Site{}, fmt.Errorf("add site %s: %w", s.Subdomain, err)
+	}
+	return l.Site(ctx, s.Subdomain)
+}
+
+// Sites lists the registered sites by subdomain.
+func (l *Ledger) Sites(ctx context.Context) ([]Site, error) { return l.sites(ctx, "") }
+
+// Site returns one site. The error wraps ErrNotFound when it is not registered.
+func (l *Ledger) Site(ctx context.Context, subdomain string) (Site, error) {
+	list, err := l.sites(ctx, subdomain)
+	if err == nil && len(list) == 0 {
+		err = fmt.Errorf("site %s: %w", subdomain, ErrNotFound)
+	}
+	if err != nil {
+		return Site{}, err
+	}
+	return list[0], nil
+}
+
+func (l *Ledger) sites(ctx context.Context, subdomain string) ([]Site, error) {
+	const q = `
+		SELECT s.subdomain, s.name, s.state, s.country, s.kind, s.source, s.start_year, s.lat, s.lng, s.extra, s.deployed_version,
+		       s.pages, (SELECT count(*) FROM documents d WHERE d.subdomain = s.subdomain),
+		       coalesce(v.current_stage, ''), coalesce(r.run, 0), coalesce(r.status, ''), greatest(s.updated_at, r.updated_at), s.created_at
+		FROM site_registry s
+		JOIN sites v USING (subdomain)
+		LEFT JOIN LATERAL (
+			SELECT run, status, updated_at FROM runs WHERE subject = s.subdomain AND pipeline = 'civic' ORDER BY run DESC LIMIT 1
+		) r ON true
+		WHERE @subdomain = '' OR s.subdomain = @subdomain
+		ORDER BY s.subdomain`
+	rows, err := l.pool.Query(ctx, q, pgx.NamedArgs{"subdomain": subdomain})
+	if err != nil {
+		return nil, fmt.Errorf("list sites: %w", err)
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (s Site, err error) {
+		err = row.Scan(&s.Subdomain, &s.Name, &s.State, &s.Country, &s.Kind, &s.Source, &s.StartYear, &s.Lat, &s.Lng, &s.Extra,
+			&s.DeployedVersion, &s.Pages, &s.Documents, &s.CurrentStage, &s.LastRun, &s.LastRunStatus, &s.UpdatedAt, &s.CreatedAt)
+		return s, err
+	})
+}
+
+// RemoveSite forgets a site's registration and its documents' rows; the runs'
+// history and the objects stay. The error wraps ErrConflict while a run of the
+// site goes on.
+func (l *Ledger) RemoveSite(ctx context.Context, subdomain string) error {
+	return l.tx(ctx, func(tx pgx.Tx) error {
+		const running = `SELECT run FROM runs WHERE pipeline = 'civic' AND subject = @subdomain AND status = 'running'`
+		var run int64
+		switch err := tx.QueryRow(ctx, running, pgx.NamedArgs{"subdomain": subdomain}).Scan(&run); {
+		case err == nil:
+			return fmt.Errorf("site %s: run %d goes on; cancel it first: %w", subdomain, run, ErrConflict)
+		case !errors.Is(err, pgx.ErrNoRows):
+			return fmt.Errorf("remove site %s: %w", subdomain, err)
+		}
+		const remove = `DELETE FROM site_registry WHERE subdomain = @subdomain`
+		tag, err := tx.Exec(ctx, remove, pgx.NamedArgs{"subdomain": subdomain})
+		if err != nil {
+			return fmt.Errorf("remove site %s: %w", subdomain, err)
+		}
+		if tag.RowsAffected() == 0 {
+			return fmt.Errorf("site %s: %w", subdomain, ErrNotFound)
+		}
+		return nil
+	})
+}
+
+// Documents lists documents by kind, meeting and date.
+func (l *Ledger) Documents(ctx context.Context, f DocumentFilter) ([]Document, error) {
+	const q = `
+		SELECT subdomain, document_id, kind, meeting, date, ordinal, source, title, status, version, sha256, size, key, etag, last_modified,
+		       pages, pages_native, pages_ocr, pages_image, pages_blank, pages_failed, text, duplicate_of, error_class, error_message, updated_at
+		FROM documents d
+		WHERE (@subdomain = '' OR subdomain = @subdomain) AND (@status = '' OR status = @status)
+		  AND (@run::bigint = 0 OR EXISTS (
+			SELECT FROM tasks t JOIN runs r USING (run)
+			WHERE t.run = @run AND t.stage = 'fetch' AND t.item = d.document_id AND r.subject = d.subdomain))
+		ORDER BY subdomain, kind DESC, meeting, date, ordinal, document_id
+		LIMIT nullif(@limit::int, 0)`
+	rows, err := l.pool.Query(ctx, q, pgx.NamedArgs{"subdomain": f.Subdomain, "status": f.Status, "run": f.Run, "limit": f.Limit})
+	if err != nil {
+		return nil, fmt.Errorf("list documents: %w", err)
+	}
+	return pgx.CollectRows(rows, scanDocument)
+}
+
+func scanDocument(row pgx.CollectableRow) (d Document, err error) {
+	p := &civic.PageCounts{}
+	err = row.Scan(&d.Subdomain, &d.ID, &d.Kind, &d.Meeting, &d.Date, &d.Ordinal, &d.Source, &d.Title, &d.Status, &d.Version, &d.SHA256,
+		&d.Size, &d.Key, &d.ETag, &d.LastModified, &p.Total, &p.Native, &p.OCR, &p.Image, &p.Blank, &p.Failed, &d.Text, &d.DuplicateOf,
+		&d.ErrorClass, &d.ErrorMessage, &d.UpdatedAt)
+	if p.Total > 0 {
+		d.Pages = p
+	}
+	return d, err
+}
+
+// counted adds up the documents that a run has seen: each fetch task of a
+// document is one, and goes where the run has brought it.
+const counted = `
+	SELECT count(*) AS found,
+		count(*) FILTER (WHERE state = 'done') AS done,
+		count(*) FILTER (WHERE state = 'partial') AS partial,
+		count(*) FILTER (WHERE state = 'failed') AS failed,
+		count(*) FILTER (WHERE state = 'duplicate') AS duplicates,
+		count(*) FILTER (WHERE state = 'unchanged') AS unchanged,
+		count(*) FILTER (WHERE state = 'pending') AS pending,
+		coalesce(sum(pages_native) FILTER (WHERE state IN ('done', 'partial')), 0) AS native,
+		coalesce(sum(pages_ocr)    FILTER (WHERE state IN ('done', 'partial')), 0) AS ocr,
+		coalesce(sum(pages_image)  FILTER (WHERE state IN ('done', 'partial')), 0) AS image,
+		coalesce(sum(pages_blank)  FILTER (WHERE state IN ('done', 'partial')), 0) AS blank,
+		coalesce(sum(pages_failed) FILTER (WHERE state IN ('done', 'partial')), 0) AS unreadable,
+		coalesce(sum(pages)        FILTER (WHERE state = 'duplicate'), 0) AS duplicate
+	FROM (
+		SELECT d.*, CASE
+			WHEN f.status IN ('failed', 'cancelled') THEN 'failed'
+			WHEN f.skip = 'duplicate' THEN 'duplicate'
+			WHEN f.skip IS NOT NULL THEN 'unchanged'
+			WHEN p.status IN ('failed', 'cancelled') OR r.status IN ('failed', 'cancelled') THEN 'failed'
+			WHEN r.status = 'completed' AND d.pages_image + d.pages_failed > 0 THEN 'partial'
+			WHEN r.status = 'completed' THEN 'done'
+			ELSE 'pending'
+		END AS state
+		FROM tasks f
+		LEFT JOIN documents d ON d.subdomain = @subdomain AND d.document_id = f.item
+		LEFT JOIN tasks p ON p.run = f.run AND p.stage = 'pagination' AND p.item = f.item
+		LEFT JOIN tasks r ON r.run = f.run AND r.stage = 'reduce' AND r.item = f.item
+		WHERE f.run = @run AND f.stage = 'fetch' AND f.scope <> ''
+	) x`
+
+// freezeSummary keeps the sums of a run that has ended, since its documents
+// belong to later runs from then on.
+const freezeSummary = `UPDATE runs SET summary = (SELECT to_jsonb(c) FROM (` + counted + `) c) WHERE run = @run`
+
+// DocumentSummary adds up the documents that a run has seen.
+func (l *Ledger) DocumentSummary(ctx context.Context, run int64) (DocumentSummary, error) {
+	const frozen = `SELECT subject, summary FROM runs WHERE run = @run`
+	var (
+		s       DocumentSummary
+		subject string
+		sums    map[string]int64
+	)
+	err := l.pool.QueryRow(ctx, frozen, pgx.NamedArgs{"run": run}).Scan(&subject, &sums)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return s, fmt.Errorf("run %d: %w", run, ErrNotFound)
+	}
+	if err == nil && sums == nil {
+		const now = `SELECT to_jsonb(c) FROM (` + counted + `) c`
+		err = l.pool.QueryRow(ctx, now, pgx.NamedArgs{"run": run, "subdomain": subject}).Scan(&sums)
+	}
+	if err != nil {
+		return s, fmt.Errorf("sum up run %d: %w", run, err)
+	}
+	s = DocumentSummary{
+		Found: sums["found"], Done: sums["done"], Partial: sums["partial"], Failed: sums["failed"],
+		Duplicates: sums["duplicates"], Unchanged: sums["unchanged"], Pending: sums["pending"],
+		Pages: map[string]int64{
+			civic.SourceNative: sums["native"], civic.SourceOCR: sums["ocr"], civic.SourceImage: sums["image"],
+			civic.SourceBlank: sums["blank"], civic.SourceFailed: sums["unreadable"], "duplicate": sums["duplicate"],
+		},
+	}
+	return s, nil
+}

@@ -1,0 +1,1035 @@
+package ledger
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/reeve-pipeline/reeve/pkg/fault"
+	"github.com/reeve-pipeline/reeve/pkg/pipeline"
+	"github.com/reeve-pipeline/reeve/pkg/stage"
+)
+
+// Recorded says what became of a batch of outcomes.
+type Recorded struct {
+	// Applied outcomes changed a task. The others had been applied before, or
+	// are of an older generation or try, or name a task that is not planned.
+	Applied, Ignored int
+	// Closed counts the stages that closed.
+	Closed int
+	// Planned lists the stages of runs that have new tasks to hand out.
+	Planned []RunStage
+	// Ended lists the runs that ended.
+	Ended []int64
+	// Failed lists the outcomes that ended a task as failed.
+	Failed []stage.Outcome
+}
+
+// RunStage names a stage of a run.
+type RunStage struct {
+	Run   int64
+	Stage string
+}
+
+// errPlannedTwice tells that a task to be planned was there already, which
+// only happens in a run of several generations or after a fault.
+var errPlannedTwice = errors.New("a planned task is there already")
+
+// Record counts outcomes and plans what follows from them, in one transaction:
+// all of it happens, or nothing. Recording an outcome again changes nothing.
+func (l *Ledger) Record(ctx context.Context, outcomes []stage.Outcome) (Recorded, error) {
+	var r Recorded
+	if len(outcomes) == 0 {
+		return r, nil
+	}
+	careful := false
+	for {
+		err := l.tx(ctx, func(tx pgx.Tx) error {
+			b := batch{tx: tx, careful: careful}
+			var err error
+			r, err = b.record(ctx, outcomes)
+			return err
+		})
+		if errors.Is(err, errPlannedTwice) && !careful {
+			careful = true
+			continue
+		}
+		if err != nil {
+			return Recorded{}, fmt.Errorf("record %d outcomes: %w", len(outcomes), err)
+		}
+		return r, nil
+	}
+}
+
+// batch is one transaction of Record: the runs it touches, as they are under
+// its locks, and what is to be written back.
+type batch struct {
+	tx pgx.Tx
+	// careful: look whether the tasks to be planned are there already.
+	careful bool
+
+	runs map[int64]*runState
+	news []newTask
+	out  Recorded
+}
+
+// runState is a run and its counters while its row is locked.
+type runState struct {
+	run      int64
+	subject  string
+	pipe     *pipeline.Pipeline
+	running  bool
+	doomed   bool
+	note     string
+	failure  failure
+	ended    string // the status it ended with, or ""
+	counters map[scopeKey]*counter
+}
+
+type failure struct{ stage, class, message string }
+
+type scopeKey struct{ scope, stage string }
+
+// counter is a row of run_stages.
+type counter struct {
+	pipeline.Count
+	generation int
+	lastSeq    int64
+	position   int
+	isNew      bool
+	changed    bool
+}
+
+// newTask is a task to plan.
+type newTask struct {
+	run                int64
+	stage, item, scope string
+	spec               json.RawMessage
+	seq                int64
+	generation         int
+}
+
+// applied is a task whose outcome has just been counted.
+type applied struct {
+	stage.Outcome
+	scope string
+	spec  json.RawMessage // of failed tasks only
+}
+
+func (b *batch) record(ctx context.Context, outcomes []stage.Outcome) (Recorded, error) {
+	b.out = Recorded{}
+	folded := fold(outcomes)
+	if err := b.load(ctx, folded); err != nil {
+		return b.out, err
+	}
+	if err := b.spawn(ctx, folded); err != nil {
+		return b.out, err
+	}
+	done, err := b.apply(ctx, folded)
+	if err != nil {
+		return b.out, err
+	}
+	b.out.Applied += len(done)
+	b.out.Ignored = len(outcomes) - b.out.Applied
+	if err := b.project(ctx, done); err != nil {
+		return b.out, err
+	}
+	if err := b.scopes(ctx, b.parents(done)); err != nil {
+		return b.out, err
+	}
+	b.count(done)
+	if err := b.join(ctx, done); err != nil {
+		return b.out, err
+	}
+	if err := b.settle(ctx); err != nil {
+		return b.out, err
+	}
+	if err := b.write(ctx, done); err != nil {
+		return b.out, err
+	}
+	return b.out, nil
+}
+
+// fold merges the outcomes of one batch that are of the same task and
+// generation: the children of all of them, and the most decisive of the rest.
+// The result is in key order, so that transactions lock rows in one order.
+func fold(outcomes []stage.Outcome) []stage.Outcome {
+	weight := map[stage.Status]int{
+		stage.StatusWorking: 0, stage.StatusWaiting: 1, stage.StatusRetry: 2, stage.StatusFailed: 3, stage.StatusCompleted: 4,
+	}
+	merged := make(map[taskKey]*stage.Outcome, len(outcomes))
+	for _, o := range outcomes {
+		o.ErrorMessage = clip(o.ErrorMessage, 500)
+		k := taskKey{o.Run, o.Stage, o.Item, o.Generation}
+		was, ok := merged[k]
+		if !ok {
+			merged[k] = &o
+			continue
+		}
+		items := append(was.Items, o.Items...)
+		if weight[o.Status] > weight[was.Status] || weight[o.Status] == weight[was.Status] && o.Try > was.Try {
+			*was = o
+		}
+		was.Items = items
+	}
+	list := make([]stage.Outcome, 0, len(merged))
+	for _, o := range merged {
+		list = append(list, *o)
+	}
+	slices.SortFunc(list, func(a, b stage.Outcome) int {
+		return cmp.Or(cmp.Compare(a.Run, b.Run), cmp.Compare(a.Stage, b.Stage), cmp.Compare(a.Item, b.Item), cmp.Compare(a.Generation, b.Generation))
+	})
+	return list
+}
+
+// load locks the runs of the batch, in order, and reads their counters.
+func (b *batch) load(ctx context.Context, outcomes []stage.Outcome) error {
+	const lock = `
+		SELECT run, pipeline, subject, settings, status = 'running', doomed, note
+		FROM runs WHERE run = ANY(@runs) ORDER BY run FOR NO KEY UPDATE`
+	var ids []int64
+	for _, o := range outcomes {
+		if len(ids) == 0 || ids[len(ids)-1] != o.Run {
+			ids = append(ids, o.Run)
+		}
+	}
+	rows, err := b.tx.Query(ctx, lock, pgx.NamedArgs{"runs": ids})
+	if err != nil {
+		return err
+	}
+	b.runs = make(map[int64]*runState, len(ids))
+	var (
+		r        runState
+		name     string
+		settings map[string]any
+	)
+	_, err = pgx.ForEachRow(rows, []any{&r.run, &name, &r.subject, &settings, &r.running, &r.doomed, &r.note}, func() error {
+		p, err := definition(name, settings)
+		if err != nil {
+			return nil // a pipeline of another build: its outcomes stay unapplied
+		}
+		r := r
+		r.pipe, r.counters = p, map[scopeKey]*counter{}
+		b.runs[r.run] = &r
+		settings = nil
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return b.counters(ctx, ids)
+}
+
+// counters reads the counters of the run scope of all runs.
+func (b *batch) counters(ctx context.Context, runs []int64) error {
+	const q = `
+		SELECT run, scope, stage, position, generation, total, completed, failed, cancelled,
+		       skipped, last_seq, sealed, closed_at IS NOT NULL
+		FROM run_stages WHERE run = ANY(@runs) AND scope = ''`
+	return b.readCounters(ctx, q, pgx.NamedArgs{"runs": runs})
+}
+
+// scopes reads the counters of the given parents' children. Those that are
+// known already are left as they are.
+func (b *batch) scopes(ctx context.Context, parents []parent) error {
+	const q = `
+		SELECT run, scope, stage, position, generation, total, completed, failed, cancelled,
+		       skipped, last_seq, sealed, closed_at IS NOT NULL
+		FROM run_stages JOIN unnest(@runs::bigint[], @scopes::text[]) AS p(run, scope) USING (run, scope)`
+	if len(parents) == 0 {
+		return nil
+	}
+	var runs []int64
+	var scopes []string
+	for _, p := range parents {
+		runs, scopes = append(runs, p.run), append(scopes, p.item)
+	}
+	return b.readCounters(ctx, q, pgx.NamedArgs{"runs": runs, "scopes": scopes})
+}
+
+func (b *batch) readCounters(ctx context.Context, q string, args pgx.NamedArgs) error {
+	rows, err := b.tx.Query(ctx, q, args)
+	if err != nil {
+		return err
+	}
+	var (
+		run int64
+		k   scopeKey
+		c   counter
+	)
+	_, err = pgx.ForEachRow(rows, []any{
+		&run, &k.scope, &k.stage, &c.position, &c.generation, &c.Total, &c.Completed, &c.Failed, &c.Cancelled,
+		&c.Skipped, &c.lastSeq, &c.Sealed, &c.Closed,
+	}, func() error {
+		if r := b.runs[run]; r != nil && r.counters[k] == nil {
+			c := c
+			r.counters[k] = &c
+		}
+		return nil
+	})
+	return err
+}
+
+// parent names the item whose children a scope counts, at the stage that
+// spawned them.
+type parent struct {
+	run           int64
+	spawner, item string
+}
+
+// spawn plans the children that outcomes list, and holds completions against
+// the number they claim: a part that got lost must not close a scope early.
+func (b *batch) spawn(ctx context.Context, outcomes []stage.Outcome) error {
+	var c columns
+	var spawning []parent
+	for i := range outcomes {
+		if o := &outcomes[i]; len(o.Items) > 0 || o.Spawned > 0 {
+			if err := c.add(o); err != nil {
+				return err
+			}
+			spawning = append(spawning, parent{o.Run, o.Stage, o.Item})
+		}
+	}
+	if len(spawning) == 0 {
+		return nil
+	}
+	if err := b.scopes(ctx, spawning); err != nil {
+		return err
+	}
+	const living = `
+		SELECT t.run, t.stage, t.item, t.generation FROM tasks t
+		JOIN unnest(@run::bigint[], @stage::text[], @item::text[]) AS o(run, stage, item) USING (run, stage, item)
+		WHERE t.status NOT IN ('completed', 'failed', 'cancelled')`
+	rows, err := b.tx.Query(ctx, living, c.args())
+	if err != nil {
+		return err
+	}
+	live := map[taskKey]bool{}
+	var k taskKey
+	if _, err := pgx.ForEachRow(rows, []any{&k.run, &k.stage, &k.item, &k.generation}, func() error { live[k] = true; return nil }); err != nil {
+		return err
+	}
+	for i := range outcomes {
+		o := &outcomes[i]
+		r := b.runs[o.Run]
+		if r == nil || !r.running || len(o.Items) == 0 && o.Spawned == 0 || !live[taskKey{o.Run, o.Stage, o.Item, o.Generation}] {
+			continue
+		}
+		to := spawnTarget(r.pipe, o.Stage)
+		if to == "" {
+			return fmt.Errorf("run %d: stage %s of pipeline %s spawns nothing, yet %s has children", o.Run, o.Stage, r.pipe.Name, o.Item)
+		}
+		var children []newTask
+		for _, it := range o.Items {
+			children = append(children, newTask{run: o.Run, stage: to, item: it.Item, scope: o.Item, spec: it.Spec})
+		}
+		if err := b.plan(ctx, children, true); err != nil {
+			return err
+		}
+		if o.Status == stage.StatusCompleted && o.Spawned > 0 {
+			var there int64
+			if c := r.counters[scopeKey{o.Item, to}]; c != nil {
+				there = c.Total
+			}
+			if there < int64(o.Spawned) {
+				o.Status, o.ErrorClass, o.After = stage.StatusRetry, fault.ClassInfra, time.Second
+				o.ErrorMessage = fmt.Sprintf("%d of %d spawned items arrived; spawning again", there, o.Spawned)
+				o.Fingerprint = "spawn-lost"
+			}
+		}
+	}
+	return nil
+}
+
+func spawnTarget(p *pipeline.Pipeline, from string) string {
+	for _, e := range p.Out(from) {
+		if e.Kind == pipeline.Spawn {
+			return e.To
+		}
+	}
+	return ""
+}
+
+// plan adds tasks to be written and raises the totals they count towards. It
+// passes over those that are there already, if told to look.
+func (b *batch) plan(ctx context.Context, tasks []newTask, look bool) error {
+	if len(tasks) == 0 {
+		return nil
+	}
+	for _, t := range tasks {
+		if c := b.runs[t.run].counters[scopeKey{"", t.stage}]; c != nil && c.generation > 1 {
+			look = true
+		}
+	}
+	there := map[taskKey]bool{}
+	if look || b.careful {
+		const q = `
+			SELECT t.run, t.stage, t.item FROM tasks t
+			JOIN unnest(@runs::bigint[], @stages::text[], @items::text[]) AS o(run, stage, item) USING (run, stage, item)`
+		var runs []int64
+		var stages, items []string
+		for _, t := range tasks {
+			runs, stages, items = append(runs, t.run), append(stages, t.stage), append(items, t.item)
+		}
+		rows, err := b.tx.Query(ctx, q, pgx.NamedArgs{"runs": runs, "stages": stages, "items": items})
+		if err != nil {
+			return err
+		}
+		var k taskKey
+		if _, err := pgx.ForEachRow(rows, []any{&k.run, &k.stage, &k.item}, func() error { there[k] = true; return nil }); err != nil {
+			return err
+		}
+		for _, t := range b.news {
+			there[taskKey{t.run, t.stage, t.item, 0}] = true
+		}
+	}
+	for _, t := range tasks {
+		k := taskKey{t.run, t.stage, t.item, 0}
+		if there[k] {
+			continue
+		}
+		there[k] = look || b.careful
+		r := b.runs[t.run]
+		c := r.counter("", t.stage)
+		c.Total++
+		c.lastSeq++
+		c.changed = true
+		t.seq, t.generation = c.lastSeq, c.generation
+		if t.scope != "" && r.pipe.Counted(t.stage) {
+			s := r.counter(t.scope, t.stage)
+			s.Total++
+			s.changed = true
+		}
+		b.news = append(b.news, t)
+	}
+	return nil
+}
+
+// taskKey names a task in one generation; where only one can be meant, the
+// generation is 0.
+type taskKey struct {
+	run         int64
+	stage, item string
+	generation  int
+}
+
+// counter returns a counter, opening it when there is none.
+func (r *runState) counter(scope, name string) *counter {
+	k := scopeKey{scope, name}
+	if c := r.counters[k]; c != nil {
+		return c
+	}
+	c := &counter{generation: 1, isNew: true, changed: true, position: slices.IndexFunc(r.pipe.Stages, func(s pipeline.Stage) bool { return s.Name == name })}
+	if top := r.counters[scopeKey{"", name}]; top != nil {
+		c.generation = top.generation
+	}
+	r.counters[k] = c
+	return c
+}
+
+// apply makes the guarded update that decides which outcomes count. Outcomes
+// of an older generation or of a task that has ended change nothing; those of
+// an older try count only when they say that the work is done.
+func (b *batch) apply(ctx context.Context, outcomes []stage.Outcome) ([]applied, error) {
+	const q = `
+		UPDATE tasks t SET
+			status          = CASE o.status WHEN 'working' THEN 'running' ELSE o.status END,
+			attempts        = t.attempts + o.spent,
+			tries           = t.tries + (o.status = 'retry')::int,
+			not_before      = CASE WHEN o.status IN ('retry', 'waiting') THEN now() + o.after * interval '1 microsecond' END,
+			skip            = nullif(o.skip, ''),
+			error_class     = CASE WHEN o.status = 'working' THEN t.error_class ELSE nullif(o.error_class, '') END,
+			error_message   = CASE WHEN o.status = 'working' THEN t.error_message ELSE nullif(o.error_message, '') END,
+			fingerprint     = CASE WHEN o.status = 'working' THEN t.fingerprint ELSE nullif(o.fingerprint, '') END,
+			external_job_id = coalesce(nullif(o.external_job_id, ''), t.external_job_id),
+			output          = coalesce(nullif(o.output, '')::jsonb, t.output),
+			artifacts       = coalesce(nullif(o.artifacts, '')::jsonb, t.artifacts),
+			metrics         = coalesce(nullif(o.metrics, '')::jsonb, t.metrics),
+			worker          = nullif(o.worker, ''),
+			started_at      = coalesce(o.started_at, t.started_at),
+			ended_at        = o.ended_at,
+			updated_at      = now()
+		FROM unnest(
+			@run::bigint[], @stage::text[], @item::text[], @generation::int[], @try::int[], @status::text[], @spent::int[],
+			@after::bigint[], @skip::text[], @error_class::text[], @error_message::text[], @fingerprint::text[],
+			@external_job_id::text[], @output::text[], @artifacts::text[], @metrics::text[], @worker::text[],
+			@started_at::timestamptz[], @ended_at::timestamptz[]
+		) AS o(run, stage, item, generation, try, status, spent, after, skip, error_class, error_message, fingerprint,
+			external_job_id, output, artifacts, metrics, worker, started_at, ended_at)
+		WHERE t.run = o.run AND t.stage = o.stage AND t.item = o.item
+		  AND t.generation = o.generation
+		  AND t.status NOT IN ('completed', 'failed', 'cancelled')
+		  AND (o.status = 'completed' OR o.try = t.tries)
+		RETURNING t.run, t.stage, t.item, t.generation, t.scope, CASE WHEN t.status = 'failed' THEN t.spec END`
+	var c columns
+	byKey := make(map[taskKey]*stage.Outcome, len(outcomes))
+	for i := range outcomes {
+		o := &outcomes[i]
+		if r := b.runs[o.Run]; r == nil || !r.running {
+			continue
+		}
+		if err := c.add(o); err != nil {
+			return nil, err
+		}
+		byKey[taskKey{o.Run, o.Stage, o.Item, o.Generation}] = o
+	}
+	if len(c.run) == 0 {
+		return nil, nil
+	}
+	rows, err := b.tx.Query(ctx, q, c.args())
+	if err != nil {
+		return nil, err
+	}
+	var done []applied
+	var k taskKey
+	var scope string
+	var spec *string
+	_, err = pgx.ForEachRow(rows, []any{&k.run, &k.stage, &k.item, &k.generation, &scope, &spec}, func() error {
+		a := applied{Outcome: *byKey[k], scope: scope}
+		if spec != nil {
+			a.spec = json.RawMessage(*spec)
+		}
+		done = append(done, a)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	// The update returns rows in any order; what follows is planned in one.
+	slices.SortFunc(done, func(x, y applied) int {
+		return cmp.Or(cmp.Compare(x.Run, y.Run), cmp.Compare(x.Stage, y.Stage), cmp.Compare(x.Item, y.Item))
+	})
+	return done, nil
+}
+
+// spent reports whether an outcome uses up one of the task's attempts.
+func spent(o *stage.Outcome) int {
+	switch o.Status {
+	case stage.StatusFailed:
+		return 1
+	case stage.StatusRetry:
+		if o.ErrorClass != fault.ClassInfra {
+			return 1
+		}
+	case stage.StatusCompleted, stage.StatusWaiting, stage.StatusWorking:
+	}
+	return 0
+}
+
+// columns are outcomes turned into the arrays that a statement takes.
+type columns struct {
+	run, after                                []int64
+	generation, try, spent                    []int
+	stage, item, status, skip, class, message []string
+	fingerprint, external, output, artifacts  []string
+	metrics, worker                           []string
+	startedAt, endedAt                        []*time.Time
+}
+
+func (c *columns) add(o *stage.Outcome) error {
+	artifacts, err := text(o.Artifacts, len(o.Artifacts))
+	if err != nil {
+		return err
+	}
+	metrics, err := text(o.Metrics, len(o.Metrics))
+	if err != nil {
+		return err
+	}
+	c.run, c.stage, c.item = append(c.run, o.Run), append(c.stage, o.Stage), append(c.item, o.Item)
+	c.generation, c.try = append(c.generation, o.Generation), append(c.try, o.Try)
+	c.status, c.spent = append(c.status, string(o.Status)), append(c.spent, spent(o))
+	c.after = append(c.after, o.After.Microseconds())
+	c.skip = append(c.skip, clean(o.Skip))
+	c.class, c.message = append(c.class, string(o.ErrorClass)), append(c.message, clean(o.ErrorMessage))
+	c.fingerprint, c.external = append(c.fingerprint, clean(o.Fingerprint)), append(c.external, clean(o.ExternalJobID))
+	c.output = append(c.output, string(cleanJSON(o.Output)))
+	c.artifacts, c.metrics = append(c.artifacts, artifacts), append(c.metrics, metrics)
+	c.worker = append(c.worker, clean(o.Worker))
+	c.startedAt, c.endedAt = append(c.startedAt, instant(o.StartedAt)), append(c.endedAt, instant(o.EndedAt))
+	return nil
+}
+
+func (c *columns) args() pgx.NamedArgs {
+	return pgx.NamedArgs{
+		"run": c.run, "stage": c.stage, "item": c.item, "generation": c.generation, "try": c.try, "status": c.status,
+		"spent": c.spent, "after": c.after, "skip": c.skip, "error_class": c.class, "error_message": c.message,
+		"fingerprint": c.fingerprint, "external_job_id": c.external, "output": c.output, "artifacts": c.artifacts,
+		"metrics": c.metrics, "worker": c.worker, "started_at": c.startedAt, "ended_at": c.endedAt,
+	}
+}
+
+// parents lists the items whose children the applied outcomes may concern:
+// those that spawn, and those that were spawned and are counted together.
+func (b *batch) parents(done []applied) []parent {
+	seen := map[parent]bool{}
+	var list []parent
+	add := func(p parent) {
+		if !seen[p] {
+			seen[p] = true
+			list = append(list, p)
+		}
+	}
+	for i := range done {
+		a := &done[i]
+		p := b.runs[a.Run].pipe
+		if a.Status != stage.StatusCompleted && a.Status != stage.StatusFailed {
+			continue
+		}
+		if spawnTarget(p, a.Stage) != "" && (a.scope == "" || !p.SpawnsItself(a.Stage)) {
+			add(parent{a.Run, a.Stage, a.Item})
+		}
+		if a.scope != "" && p.Counted(a.Stage) {
+			add(parent{a.Run, p.Spawner(a.Stage), a.scope})
+		}
+	}
+	return list
+}
+
+// count raises the counters by what was applied, and plans the items that go
+// on at once.
+func (b *batch) count(done []applied) {
+	for i := range done {
+		a := &done[i]
+		r := b.runs[a.Run]
+		raise := func(c *counter) {
+			c.changed = true
+			switch a.Status {
+			case stage.StatusCompleted:
+				c.Completed++
+				if a.Skip != "" {
+					c.Skipped++
+				}
+			case stage.StatusFailed:
+				c.Failed++
+			case stage.StatusRetry, stage.StatusWaiting, stage.StatusWorking:
+			}
+		}
+		raise(r.counter("", a.Stage))
+		if a.scope != "" && r.pipe.Counted(a.Stage) {
+			raise(r.counter(a.scope, a.Stage))
+		}
+		if a.Status == stage.StatusFailed {
+			r.failure = failure{a.Stage, string(a.ErrorClass), a.ErrorMessage}
+			b.out.Failed = append(b.out.Failed, a.Outcome)
+		}
+		if a.Status == stage.StatusCompleted && a.Skip != "" && r.pipe.Subject == stageItem(r.pipe, a.Stage) {
+			r.note = a.Skip
+		}
+	}
+}
+
+func stageItem(p *pipeline.Pipeline, name string) string {
+	s, _ := p.Stage(name)
+	return s.Item
+}
+
+// travels reports whether a completed item goes on by each edges.
+func travels(p *pipeline.Pipeline, a *applied) bool {
+	return a.Status == stage.StatusCompleted && a.Skip == "" && (a.scope != "" || !p.SpawnsItself(a.Stage))
+}
+
+// join plans what follows from single items: the next stage of those that go
+// on, and the parents whose children have all gone through.
+func (b *batch) join(ctx context.Context, done []applied) error {
+	var next []newTask
+	own := map[parent]*applied{} // the parents' own outcomes in this batch
+	for i := range done {
+		a := &done[i]
+		own[parent{a.Run, a.Stage, a.Item}] = a
+		p := b.runs[a.Run].pipe
+		if !travels(p, a) {
+			continue
+		}
+		for _, e := range p.Out(a.Stage) {
+			if e.Kind == pipeline.Each {
+				next = append(next, newTask{run: a.Run, stage: e.To, item: a.Item, scope: a.scope, spec: a.Output})
+			}
+		}
+	}
+	if err := b.plan(ctx, next, false); err != nil {
+		return err
+	}
+	var joins []newTask
+	var ask []parent
+	for _, k := range b.parents(done) {
+		self := own[k]
+		if self != nil && self.Status != stage.StatusCompleted && self.Status != stage.StatusFailed {
+			self = nil
+		}
+		r := b.runs[k.run]
+		first := spawnTarget(r.pipe, k.spawner)
+		c := r.counters[scopeKey{k.item, first}]
+		if self != nil && c != nil {
+			c.Sealed, c.changed = true, true
+		}
+		r.closeScope(k.item, first)
+		edge, through, ok := r.pipe.JoinAfter(k.spawner)
+		if !ok || c != nil && !pipeline.ChainDone(through, r.scope(k.item)) {
+			continue // nothing joins them, or some are still on their way
+		}
+		if self == nil {
+			ask = append(ask, k)
+		} else if travels(r.pipe, self) {
+			joins = append(joins, newTask{run: k.run, stage: edge.To, item: k.item, scope: self.scope, spec: self.Output})
+		}
+	}
+	for _, k := range ask {
+		const q = `
+			SELECT scope, output FROM tasks
+			WHERE run = @run AND stage = @stage AND item = @item AND status = 'completed' AND skip IS NULL`
+		var t newTask
+		var output []byte
+		switch err := b.tx.QueryRow(ctx, q, pgx.NamedArgs{"run": k.run, "stage": k.spawner, "item": k.item}).Scan(&t.scope, &output); {
+		case errors.Is(err, pgx.ErrNoRows):
+			continue // the parent failed: there is nothing to join
+		case err != nil:
+			return err
+		}
+		edge, _, _ := b.runs[k.run].pipe.JoinAfter(k.spawner)
+		t.run, t.stage, t.item, t.spec = k.run, edge.To, k.item, output
+		joins = append(joins, t)
+	}
+	return b.plan(ctx, joins, false)
+}
+
+// scope returns the counts of one parent's children by stage.
+func (r *runState) scope(item string) map[string]*pipeline.Count {
+	counts := map[string]*pipeline.Count{}
+	for k, c := range r.counters {
+		if k.scope == item {
+			counts[k.stage] = &c.Count
+		}
+	}
+	return counts
+}
+
+// closeScope seals and closes the counters of one parent's children in the
+// order in which these pass the stages.
+func (r *runState) closeScope(item, first string) {
+	sealed := false
+	for i, at := 0, first; at != ""; i++ {
+		c := r.counters[scopeKey{item, at}]
+		if c == nil {
+			return
+		}
+		if i > 0 && sealed && !c.Sealed {
+			c.Sealed, c.changed = true, true
+		}
+		if c.Sealed && c.Full() && !c.Closed {
+			c.Closed, c.changed = true, true
+		}
+		sealed = c.Closed
+		following := ""
+		for _, e := range r.pipe.Out(at) {
+			if e.Kind == pipeline.Each && r.pipe.Counted(e.To) {
+				following = e.To
+			}
+		}
+		at = following
+	}
+}
+
+// settle closes what can be closed in each run, plans what follows, and ends
+// the runs that have nothing left.
+func (b *batch) settle(ctx context.Context) error {
+	for _, id := range slices.Sorted(maps.Keys(b.runs)) {
+		r := b.runs[id]
+		if !r.running {
+			continue
+		}
+		if err := b.settleRun(ctx, r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *batch) settleRun(ctx context.Context, r *runState) error {
+	counts := map[string]*pipeline.Count{}
+	before := map[string]pipeline.Count{}
+	for k, c := range r.counters {
+		if k.scope == "" {
+			counts[k.stage], before[k.stage] = &c.Count, c.Count
+		}
+	}
+	s := r.pipe.Settle(counts)
+	for name, c := range counts {
+		// Totals are raised below, where the task gets its number.
+		was := before[name]
+		c.Total = was.Total
+		if was.Sealed != c.Sealed || was.Closed != c.Closed {
+			r.counter("", name).changed = true
+		}
+		if c.Closed && !was.Closed {
+			b.out.Closed++
+		}
+	}
+	if len(s.Plan) > 0 {
+		spec, err := subjectSpec(ctx, b.tx, r.pipe, r.subject)
+		if err != nil {
+			return err
+		}
+		var tasks []newTask
+		for _, t := range s.Plan {
+			tasks = append(tasks, newTask{run: r.run, stage: t.Stage, item: t.Item, spec: spec})
+		}
+		if err := b.plan(ctx, tasks, false); err != nil {
+			return err
+		}
+	}
+	if s.Note != "" {
+		r.note = s.Note
+	}
+	if s.Doomed != nil {
+		r.doomed = true
+		r.failure = failure{s.Doomed.Stage, string(fault.ClassPermanent), s.Doomed.Message + r.lastMessage()}
+	}
+	if s.Ended {
+		r.ended = "completed"
+		if why := r.pipe.Failed(counts); why != "" || r.doomed {
+			r.ended = "failed"
+		}
+		b.out.Ended = append(b.out.Ended, r.run)
+	}
+	return nil
+}
+
+// lastMessage appends the latest error of the batch to a verdict, since a
+// verdict without a cause helps nobody.
+func (r *runState) lastMessage() string {
+	if r.failure.message == "" {
+		return ""
+	}
+	return "; the last: " + r.failure.message
+}
+
+// write stores tasks, counters, the audit and the runs, in one round trip.
+func (b *batch) write(ctx context.Context, done []applied) error {
+	var q pgx.Batch
+	if err := b.writeTasks(&q); err != nil {
+		return err
+	}
+	b.writeCounters(&q)
+	if err := b.writeAttempts(&q, done); err != nil {
+		return err
+	}
+	b.writeRuns(&q)
+	return b.tx.SendBatch(ctx, &q).Close()
+}
+
+func (b *batch) writeTasks(q *pgx.Batch) error {
+	const insert = `
+		INSERT INTO tasks (run, stage, item, scope, seq, generation, spec)
+		SELECT run, stage, item, scope, seq, generation, coalesce(nullif(spec, '')::jsonb, '{}')
+		FROM unnest(@run::bigint[], @stage::text[], @item::text[], @scope::text[], @seq::bigint[], @generation::int[], @spec::text[])
+			AS n(run, stage, item, scope, seq, generation, spec)
+		ON CONFLICT (run, stage, item) DO NOTHING`
+	if len(b.news) == 0 {
+		return nil
+	}
+	var c struct {
+		run, seq                 []int64
+		generation               []int
+		stage, item, scope, spec []string
+	}
+	seen := map[RunStage]bool{}
+	for _, t := range b.news {
+		c.run, c.stage, c.item, c.scope = append(c.run, t.run), append(c.stage, t.stage), append(c.item, t.item), append(c.scope, t.scope)
+		c.seq, c.generation, c.spec = append(c.seq, t.seq), append(c.generation, t.generation), append(c.spec, string(cleanJSON(t.spec)))
+		if rs := (RunStage{t.run, t.stage}); !seen[rs] {
+			seen[rs] = true
+			b.out.Planned = append(b.out.Planned, rs)
+		}
+	}
+	want := int64(len(b.news))
+	q.Queue(insert, pgx.NamedArgs{
+		"run": c.run, "stage": c.stage, "item": c.item, "scope": c.scope, "seq": c.seq, "generation": c.generation, "spec": c.spec,
+	}).Exec(func(ct pgconn.CommandTag) error {
+		if ct.RowsAffected() != want {
+			return errPlannedTwice
+		}
+		return nil
+	})
+	return nil
+}
+
+func (b *batch) writeCounters(q *pgx.Batch) {
+	const upsert = `
+		INSERT INTO run_stages AS s (run, scope, stage, position, generation, total, completed, failed, cancelled, skipped, last_seq, sealed, closed_at)
+		SELECT run, scope, stage, position, generation, total, completed, failed, cancelled, skipped, last_seq, sealed, CASE WHEN closed THEN now() END
+		FROM unnest(@run::bigint[], @scope::text[], @stage::text[], @position::int[], @generation::int[], @total::bigint[], @completed::bigint[],
+			@failed::bigint[], @cancelled::bigint[], @skipped::bigint[], @last_seq::bigint[], @sealed::boolean[], @closed::boolean[])
+			AS n(run, scope, stage, position, generation, total, completed, failed, cancelled, skipped, last_seq, sealed, closed)
+		ON CONFLICT (run, scope, stage) DO UPDATE SET
+			total = excluded.total, completed = excluded.completed, failed = excluded.failed, cancelled = excluded.cancelled,
+			skipped = excluded.skipped, last_seq = excluded.last_seq, sealed = excluded.sealed,
+			closed_at = coalesce(s.closed_at, excluded.closed_at), updated_at = now()`
+	var c struct {
+		run, total, completed, failed, cancelled, skipped, lastSeq []int64
+		position, generation                                       []int
+		scope, stage                                               []string
+		sealed, closed                                             []bool
+	}
+	for _, id := range slices.Sorted(maps.Keys(b.runs)) {
+		r := b.runs[id]
+		for _, k := range slices.SortedFunc(maps.Keys(r.counters), func(x, y scopeKey) int {
+			return cmp.Or(cmp.Compare(x.scope, y.scope), cmp.Compare(x.stage, y.stage))
+		}) {
+			n := r.counters[k]
+			if !n.changed {
+				continue
+			}
+			c.run, c.scope, c.stage, c.position = append(c.run, id), append(c.scope, k.scope), append(c.stage, k.stage), append(c.position, n.position)
+			c.generation, c.total, c.completed = append(c.generation, n.generation), append(c.total, n.Total), append(c.completed, n.Completed)
+			c.failed, c.cancelled, c.skipped = append(c.failed, n.Failed), append(c.cancelled, n.Cancelled), append(c.skipped, n.Skipped)
+			c.lastSeq, c.sealed, c.closed = append(c.lastSeq, n.lastSeq), append(c.sealed, n.Sealed), append(c.closed, n.Closed)
+		}
+	}
+	if len(c.run) == 0 {
+		return
+	}
+	q.Queue(upsert, pgx.NamedArgs{
+		"run": c.run, "scope": c.scope, "stage": c.stage, "position": c.position, "generation": c.generation, "total": c.total,
+		"completed": c.completed, "failed": c.failed, "cancelled": c.cancelled, "skipped": c.skipped, "last_seq": c.lastSeq,
+		"sealed": c.sealed, "closed": c.closed,
+	})
+}
+
+func (b *batch) writeAttempts(q *pgx.Batch, done []applied) error {
+	const insert = `
+		INSERT INTO attempts (run, stage, item, generation, try, status, error_class, error_message, fingerprint, worker, started_at, ended_at)
+		SELECT run, stage, item, generation, try, status, nullif(error_class, ''), nullif(error_message, ''), nullif(fingerprint, ''), nullif(worker, ''), started_at, ended_at
+		FROM unnest(@run::bigint[], @stage::text[], @item::text[], @generation::int[], @try::int[], @status::text[], @error_class::text[],
+			@error_message::text[], @fingerprint::text[], @worker::text[], @started_at::timestamptz[], @ended_at::timestamptz[])
+			AS n(run, stage, item, generation, try, status, error_class, error_message, fingerprint, worker, started_at, ended_at)
+		ON CONFLICT DO NOTHING`
+	var c columns
+	for i := range done {
+		if done[i].Status == stage.StatusWorking {
+			continue
+		}
+		if err := c.add(&done[i].Outcome); err != nil {
+			return err
+		}
+	}
+	if len(c.run) > 0 {
+		q.Queue(insert, c.args())
+	}
+	return nil
+}
+
+func (b *batch) writeRuns(q *pgx.Batch) {
+	const update = `
+		UPDATE runs r SET
+			status        = coalesce(nullif(n.status, ''), r.status),
+			doomed        = n.doomed,
+			note          = n.note,
+			error_stage   = CASE WHEN n.error_stage <> '' THEN n.error_stage ELSE r.error_stage END,
+			error_class   = CASE WHEN n.error_stage <> '' THEN n.error_class ELSE r.error_class END,
+			error_message = CASE WHEN n.error_stage <> '' THEN n.error_message ELSE r.error_message END,
+			error_at      = CASE WHEN n.error_stage <> '' THEN now() ELSE r.error_at END,
+			updated_at    = now(),
+			ended_at      = CASE WHEN n.status <> '' THEN now() END
+		FROM unnest(@run::bigint[], @status::text[], @doomed::boolean[], @note::text[], @error_stage::text[], @error_class::text[], @error_message::text[])
+			AS n(run, status, doomed, note, error_stage, error_class, error_message)
+		WHERE r.run = n.run`
+	var c struct {
+		run                                          []int64
+		doomed                                       []bool
+		status, note, errStage, errClass, errMessage []string
+	}
+	for _, id := range slices.Sorted(maps.Keys(b.runs)) {
+		r := b.runs[id]
+		if !r.running {
+			continue
+		}
+		c.run, c.status, c.doomed, c.note = append(c.run, id), append(c.status, r.ended), append(c.doomed, r.doomed), append(c.note, r.note)
+		c.errStage, c.errClass, c.errMessage = append(c.errStage, r.failure.stage), append(c.errClass, r.failure.class), append(c.errMessage, clip(clean(r.failure.message), 500))
+	}
+	if len(c.run) == 0 {
+		return
+	}
+	q.Queue(update, pgx.NamedArgs{
+		"run": c.run, "status": c.status, "doomed": c.doomed, "note": c.note,
+		"error_stage": c.errStage, "error_class": c.errClass, "error_message": c.errMessage,
+	})
+	for _, id := range b.out.Ended {
+		if b.runs[id].pipe.Name == civicPipeline {
+			q.Queue(freezeSummary, pgx.NamedArgs{"run": id, "subdomain": b.runs[id].subject})
+		}
+	}
+}
+
+// clean makes a string storable: Postgres takes valid UTF-8 without NUL.
+func clean(s string) string {
+	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
+}
+
+// cleanJSON replaces NUL characters inside JSON strings, which jsonb refuses.
+func cleanJSON(raw json.RawMessage) json.RawMessage {
+	if !bytes.Contains(raw, []byte(`\u0000`)) {
+		return raw
+	}
+	var v any
+	if json.Unmarshal(raw, &v) != nil {
+		return raw
+	}
+	out, err := json.Marshal(cleanValue(v))
+	if err != nil {
+		return raw
+	}
+	return out
+}
+
+func cleanValue(v any) any {
+	switch v := v.(type) {
+	case string:
+		return clean(v)
+	case []any:
+		for i := range v {
+			v[i] = cleanValue(v[i])
+		}
+		return v
+	case map[string]any:
+		m := make(map[string]any, len(v))
+		for k, x := range v {
+			m[clean(k)] = cleanValue(x)
+		}
+		return m
+	}
+	return v
+}
+
+// clip shortens a string to at most n bytes without cutting a character.
+func clip(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	return strings.ToValidUTF8(s[:n-len("…")], "") + "…"
+}
+
+// text is v as JSON, or "" when it has no elements.
+func text(v any, n int) (string, error) {
+	if n == 0 {
+		return "", nil
+	}
+	raw, err := json.Marshal(v)
+	return string(cleanJSON(raw)), err
+}
+
+func instant(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
+}
