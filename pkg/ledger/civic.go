@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 
@@ -53,13 +55,22 @@ func registered(ctx context.Context, q querier, subdomain string) (civic.Site, e
 // byte for byte another one of their site as duplicates, which go no further.
 func (b *batch) project(ctx context.Context, done []applied) error {
 	var q pgx.Batch
+	fetched := map[int64][]*applied{}
 	for i := range done {
 		a := &done[i]
 		r := b.runs[a.Run]
-		if r.pipe.Name != civicPipeline || a.Status != stage.StatusCompleted && a.Status != stage.StatusFailed {
-			continue
+		switch {
+		case r.pipe.Name != civicPipeline || a.Status != stage.StatusCompleted && a.Status != stage.StatusFailed:
+		case a.Stage == "fetch" && a.scope != "" && a.Status == stage.StatusCompleted && a.Skip == "":
+			fetched[a.Run] = append(fetched[a.Run], a)
+		default:
+			if err := b.projectOne(&q, r, a); err != nil {
+				return err
+			}
 		}
-		if err := b.projectOne(ctx, &q, r, a); err != nil {
+	}
+	for _, run := range slices.Sorted(maps.Keys(fetched)) {
+		if err := b.fetched(ctx, &q, b.runs[run], fetched[run]); err != nil {
 			return err
 		}
 	}
@@ -69,25 +80,9 @@ func (b *batch) project(ctx context.Context, done []applied) error {
 	return b.tx.SendBatch(ctx, &q).Close()
 }
 
-func (b *batch) projectOne(ctx context.Context, q *pgx.Batch, r *runState, a *applied) error {
+func (b *batch) projectOne(q *pgx.Batch, r *runState, a *applied) error {
 	ok := a.Status == stage.StatusCompleted
 	switch {
-	case a.Stage == "fetch" && a.scope != "" && ok && a.Skip == "":
-		var d civic.Document
-		if err := json.Unmarshal(a.Output, &d); err != nil {
-			return b.misfit(a, err)
-		}
-		// Documents fetched in one batch may be duplicates of each other, so
-		// each is written before the next is looked at.
-		original, err := b.fetched(ctx, r, a, d)
-		if err != nil {
-			return err
-		}
-		if original != "" {
-			a.Skip = "duplicate"
-			q.Queue(`UPDATE tasks SET skip = 'duplicate' WHERE run = @run AND stage = @stage AND item = @item`,
-				pgx.NamedArgs{"run": a.Run, "stage": a.Stage, "item": a.Item})
-		}
 	case a.Stage == "fetch" && a.scope != "" && !ok:
 		var d civic.Document
 		if err := json.Unmarshal(a.spec, &d); err != nil {
@@ -161,33 +156,79 @@ func (b *batch) misfit(a *applied, err error) error {
 // promises: like unreadable bytes, it can never be recorded.
 var ErrMisfit = errors.New("output of another form than the stage's")
 
-// fetched writes a document that was downloaded, and returns the document of
-// the same site that has the same bytes, if there is one.
-func (b *batch) fetched(ctx context.Context, r *runState, a *applied, d civic.Document) (original string, err error) {
-	args := documentArgs(r, a, d)
+// fetched writes documents of one run that were downloaded. A document that
+// has the bytes of another one of its site, of this batch or before, is marked
+// as its duplicate, which goes no further.
+func (b *batch) fetched(ctx context.Context, q *pgx.Batch, r *runState, tasks []*applied) error {
+	var c struct {
+		id, kind, meeting, date, source, title, sha256, key, etag, lastModified, duplicateOf []string
+		ordinal                                                                              []int
+		size                                                                                 []int64
+	}
+	for _, a := range tasks {
+		var d civic.Document
+		if err := json.Unmarshal(a.Output, &d); err != nil {
+			return b.misfit(a, err)
+		}
+		if d.Kind != civic.Agenda {
+			d.Kind = civic.Minutes
+		}
+		c.id, c.kind, c.meeting, c.date = append(c.id, a.Item), append(c.kind, d.Kind), append(c.meeting, clean(d.Meeting)), append(c.date, clean(d.Date))
+		c.ordinal, c.source, c.title = append(c.ordinal, max(d.Ordinal, 1)), append(c.source, clean(d.Source)), append(c.title, clean(d.Title))
+		c.sha256, c.size, c.key = append(c.sha256, clean(d.SHA256)), append(c.size, d.Size), append(c.key, clean(d.Key))
+		c.etag, c.lastModified = append(c.etag, clean(d.ETag)), append(c.lastModified, clean(d.LastModified))
+	}
+	args := pgx.NamedArgs{
+		"subdomain": r.subject, "run": r.run, "id": c.id, "kind": c.kind, "meeting": c.meeting, "date": c.date, "ordinal": c.ordinal,
+		"source": c.source, "title": c.title, "sha256": c.sha256, "size": c.size, "key": c.key, "etag": c.etag, "last_modified": c.lastModified,
+	}
+	const same = `
+		SELECT sha256, document_id FROM documents
+		WHERE subdomain = @subdomain AND sha256 = ANY(@sha256) AND duplicate_of = ''
+		ORDER BY created_at DESC, document_id DESC`
+	rows, err := b.tx.Query(ctx, same, args)
+	if err != nil {
+		return err
+	}
+	now := make(map[string]string, len(c.id)) // what the documents of the batch have become
+	for i, id := range c.id {
+		now[id] = c.sha256[i]
+	}
+	original := map[string]string{}
+	var sum, id string
+	if _, err := pgx.ForEachRow(rows, []any{&sum, &id}, func() error {
+		if became, ok := now[id]; !ok || became == sum {
+			original[sum] = id
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	var duplicates []string
+	for i, id := range c.id {
+		first, there := original[c.sha256[i]]
+		if !there || first == id {
+			original[c.sha256[i]], first = id, ""
+		} else {
+			tasks[i].Skip = "duplicate"
+			duplicates = append(duplicates, id)
+		}
+		c.duplicateOf = append(c.duplicateOf, first)
+	}
+	args["duplicate_of"], args["duplicates"] = c.duplicateOf, duplicates
 	// A document that now differs from those posted twice leaves these with
 	// what it was: they have the text already.
 	const release = `
 		UPDATE documents c SET duplicate_of = '', status = CASE WHEN c.text IS NULL THEN 'pending' WHEN c.pages_image + c.pages_failed > 0 THEN 'partial' ELSE 'done' END
-		WHERE c.subdomain = @subdomain AND c.duplicate_of = @id AND c.sha256 <> @sha256`
-	if _, err := b.tx.Exec(ctx, release, args); err != nil {
-		return "", err
-	}
-	const same = `
-		SELECT document_id FROM documents
-		WHERE subdomain = @subdomain AND sha256 = @sha256 AND document_id <> @id AND duplicate_of = ''
-		ORDER BY created_at, document_id LIMIT 1`
-	switch err := b.tx.QueryRow(ctx, same, args).Scan(&original); {
-	case errors.Is(err, pgx.ErrNoRows):
-	case err != nil:
-		return "", err
-	}
-	args["duplicate_of"] = original
+		FROM unnest(@id::text[], @sha256::text[]) AS n(id, sha256)
+		WHERE c.subdomain = @subdomain AND c.duplicate_of = n.id AND c.sha256 <> n.sha256`
 	const upsert = `
 		INSERT INTO documents AS d (subdomain, document_id, kind, meeting, date, ordinal, source, title, status, version,
 			sha256, size, key, etag, last_modified, duplicate_of, run)
-		VALUES (@subdomain, @id, @kind, @meeting, @date, @ordinal, @source, @title, 'pending', 1,
-			@sha256, @size, @key, @etag, @last_modified, @duplicate_of, @run)
+		SELECT @subdomain, id, kind, meeting, date, ordinal, source, title, 'pending', 1, sha256, size, key, etag, last_modified, duplicate_of, @run
+		FROM unnest(@id::text[], @kind::text[], @meeting::text[], @date::text[], @ordinal::int[], @source::text[], @title::text[], @sha256::text[],
+			@size::bigint[], @key::text[], @etag::text[], @last_modified::text[], @duplicate_of::text[])
+			AS n(id, kind, meeting, date, ordinal, source, title, sha256, size, key, etag, last_modified, duplicate_of)
 		ON CONFLICT (subdomain, document_id) DO UPDATE SET
 			kind = excluded.kind, meeting = excluded.meeting, date = excluded.date, ordinal = excluded.ordinal,
 			source = excluded.source, title = excluded.title, status = 'pending',
@@ -198,20 +239,22 @@ func (b *batch) fetched(ctx context.Context, r *runState, a *applied, d civic.Do
 	const version = `
 		INSERT INTO document_versions (subdomain, document_id, version, sha256, size, key, run)
 		SELECT subdomain, document_id, version, sha256, size, key, run FROM documents
-		WHERE subdomain = @subdomain AND document_id = @id
+		WHERE subdomain = @subdomain AND document_id = ANY(@id)
 		ON CONFLICT DO NOTHING`
 	const share = `
 		UPDATE documents d SET status = 'duplicate', text = o.text, pages = o.pages, pages_native = o.pages_native, pages_ocr = o.pages_ocr,
 			pages_image = o.pages_image, pages_blank = o.pages_blank, pages_failed = o.pages_failed
 		FROM documents o
-		WHERE d.subdomain = @subdomain AND d.document_id = @id AND o.subdomain = @subdomain AND o.document_id = @duplicate_of`
-	var q pgx.Batch
-	q.Queue(upsert, args)
-	q.Queue(version, args)
-	if original != "" {
-		q.Queue(share, args)
+		WHERE d.subdomain = @subdomain AND d.document_id = ANY(@duplicates) AND o.subdomain = @subdomain AND o.document_id = d.duplicate_of`
+	const stop = `UPDATE tasks SET skip = 'duplicate' WHERE run = @run AND stage = 'fetch' AND item = ANY(@duplicates)`
+	statements := []string{release, upsert, version}
+	if len(duplicates) > 0 {
+		statements = append(statements, share, stop)
 	}
-	return original, b.tx.SendBatch(ctx, &q).Close()
+	for _, statement := range statements {
+		q.Queue(statement, args)
+	}
+	return nil
 }
 
 // documentArgs are the arguments that statements on documents take.

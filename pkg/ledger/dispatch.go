@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -43,12 +42,13 @@ func (l *Ledger) Backlogs(ctx context.Context, runs []int64) ([]Backlog, error) 
 	})
 }
 
-// Live counts, for each stage, the tasks handed out in running runs whose end
-// has not been counted.
+// Live counts, for each stage, the tasks of running runs that are on the bus
+// or in a worker's hand: handed out, not ended, and not waiting for a retry.
 func (l *Ledger) Live(ctx context.Context) (map[string]int64, error) {
 	const q = `
-		SELECT s.stage, sum(greatest(0, s.total - (s.last_seq - s.dispatched) - s.completed - s.failed - s.cancelled))::bigint
+		SELECT s.stage, (sum(greatest(0, s.total - (s.last_seq - s.dispatched) - s.completed - s.failed - s.cancelled)) - coalesce(max(w.n), 0))::bigint
 		FROM run_stages s JOIN runs r USING (run)
+		LEFT JOIN (SELECT stage, count(*) AS n FROM tasks WHERE not_before IS NOT NULL AND status IN ('retry', 'waiting') GROUP BY stage) w USING (stage)
 		WHERE r.status = 'running' AND s.scope = '' GROUP BY s.stage`
 	rows, err := l.pool.Query(ctx, q)
 	if err != nil {
@@ -161,33 +161,14 @@ func refs(tasks []Dispatchable) pgx.NamedArgs {
 	return pgx.NamedArgs{"run": run, "stage": name, "item": item, "generation": generation, "try": try}
 }
 
-// NextDue returns when the next retry is due; ok is false when none waits.
-func (l *Ledger) NextDue(ctx context.Context) (in time.Duration, ok bool, err error) {
-	const q = `
-		SELECT extract(epoch FROM min(t.not_before) - now())::float8 FROM tasks t JOIN runs r USING (run)
-		WHERE t.not_before IS NOT NULL AND t.status = 'retry' AND r.status = 'running'
-		  AND NOT EXISTS (SELECT FROM stages p WHERE p.stage = t.stage AND p.paused)`
-	var seconds *float64
-	if err := l.pool.QueryRow(ctx, q).Scan(&seconds); err != nil {
-		return 0, false, fmt.Errorf("read next retry: %w", err)
-	}
-	if seconds == nil {
-		return 0, false, nil
-	}
-	return max(0, time.Duration(*seconds*float64(time.Second))), true, nil
-}
-
-// inputsPage bounds one page of inputs, so that it fits into a message.
-const inputsPage = 500
-
-// Inputs returns one page of what a task reads besides its spec, after cursor,
-// and the cursor of the next page, "" after the last. The error wraps
-// ErrNotFound when there is no such task.
-func (l *Ledger) Inputs(ctx context.Context, run int64, name, item, cursor string) (page []stage.Input, next string, err error) {
+// Inputs returns one page of at most limit of what a task reads besides its
+// spec, after cursor, and the cursor of the next page, "" after the last. The
+// error wraps ErrNotFound when there is no such task.
+func (l *Ledger) Inputs(ctx context.Context, run int64, name, item, cursor string, limit int) (page []stage.Input, next string, err error) {
 	const get = `
 		SELECT r.pipeline, r.subject, r.settings FROM tasks t JOIN runs r USING (run)
 		WHERE t.run = @run AND t.stage = @stage AND t.item = @item`
-	args := pgx.NamedArgs{"run": run, "stage": name, "item": item, "after": cursor, "limit": inputsPage}
+	args := pgx.NamedArgs{"run": run, "stage": name, "item": item, "after": cursor, "limit": limit}
 	var pipe, subject string
 	var settings map[string]any
 	switch err := l.pool.QueryRow(ctx, get, args).Scan(&pipe, &subject, &settings); {
@@ -212,7 +193,7 @@ func (l *Ledger) Inputs(ctx context.Context, run int64, name, item, cursor strin
 	if err != nil {
 		return nil, "", fmt.Errorf("inputs of %s/%s of run %d: %w", name, item, run, err)
 	}
-	if len(page) == inputsPage {
+	if len(page) == limit {
 		next = page[len(page)-1].Item
 	}
 	return page, next, nil

@@ -208,7 +208,7 @@ func TestVolumes_SpawnAndJoin(t *testing.T) {
 	if diff := cmp.Diff([]string{"v1", "v2", "v3"}, reduced); diff != "" {
 		t.Errorf("reduced volumes (-want +got):\n%s", diff)
 	}
-	page, next, err := w.Inputs(t.Context(), run.Run, "reduce", "v1", "")
+	page, next, err := w.Inputs(t.Context(), run.Run, "reduce", "v1", "", 100)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -266,10 +266,6 @@ func TestRecord_Retry(t *testing.T) {
 	}
 	if n := one[int](w, "SELECT attempts FROM tasks"); n != 1 {
 		t.Errorf("three reports of one failure cost %d attempts", n)
-	}
-	in, ok, err := w.NextDue(t.Context())
-	if err != nil || !ok || in < 59*time.Minute || in > time.Hour {
-		t.Errorf("next retry in %v, %t, %v; want about an hour", in, ok, err)
 	}
 	if n := len(w.handOut()); n != 0 {
 		t.Errorf("%d tasks are handed out before their time", n)

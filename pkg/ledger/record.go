@@ -25,12 +25,17 @@ type Recorded struct {
 	// Applied outcomes changed a task. The others had been applied before, or
 	// are of an older generation or try, or name a task that is not planned.
 	Applied, Ignored int
-	// Closed counts the stages that closed.
-	Closed int
+	// Closed lists the stages that closed.
+	Closed []Closing
+	// Finished counts, for each stage, the tasks that are off the bus now: they
+	// ended, or wait for another try.
+	Finished map[string]int
 	// Planned lists the stages of runs that have new tasks to hand out.
 	Planned []RunStage
 	// Ended lists the runs that ended.
-	Ended []int64
+	Ended []Ending
+	// Completed counts, for each stage, the tasks that completed.
+	Completed map[string]int
 	// Failed lists the outcomes that ended a task as failed.
 	Failed []stage.Outcome
 }
@@ -39,6 +44,18 @@ type Recorded struct {
 type RunStage struct {
 	Run   int64
 	Stage string
+}
+
+// Ending is a run that ended, and as what.
+type Ending struct {
+	Run    int64
+	Status string
+}
+
+// Closing is a stage of a run that closed, and how long it was open.
+type Closing struct {
+	RunStage
+	Took time.Duration
 }
 
 // errPlannedTwice tells that a task to be planned was there already, which
@@ -106,7 +123,7 @@ type counter struct {
 	generation int
 	lastSeq    int64
 	position   int
-	isNew      bool
+	openedAt   time.Time
 	changed    bool
 }
 
@@ -127,7 +144,7 @@ type applied struct {
 }
 
 func (b *batch) record(ctx context.Context, outcomes []stage.Outcome) (Recorded, error) {
-	b.out = Recorded{}
+	b.out = Recorded{Finished: map[string]int{}, Completed: map[string]int{}}
 	folded := fold(outcomes)
 	if err := b.load(ctx, folded); err != nil {
 		return b.out, err
@@ -234,7 +251,7 @@ func (b *batch) load(ctx context.Context, outcomes []stage.Outcome) error {
 func (b *batch) counters(ctx context.Context, runs []int64) error {
 	const q = `
 		SELECT run, scope, stage, position, generation, total, completed, failed, cancelled,
-		       skipped, last_seq, sealed, closed_at IS NOT NULL
+		       skipped, last_seq, sealed, closed_at IS NOT NULL, opened_at
 		FROM run_stages WHERE run = ANY(@runs) AND scope = ''`
 	return b.readCounters(ctx, q, pgx.NamedArgs{"runs": runs})
 }
@@ -244,7 +261,7 @@ func (b *batch) counters(ctx context.Context, runs []int64) error {
 func (b *batch) scopes(ctx context.Context, parents []parent) error {
 	const q = `
 		SELECT run, scope, stage, position, generation, total, completed, failed, cancelled,
-		       skipped, last_seq, sealed, closed_at IS NOT NULL
+		       skipped, last_seq, sealed, closed_at IS NOT NULL, opened_at
 		FROM run_stages JOIN unnest(@runs::bigint[], @scopes::text[]) AS p(run, scope) USING (run, scope)`
 	if len(parents) == 0 {
 		return nil
@@ -269,7 +286,7 @@ func (b *batch) readCounters(ctx context.Context, q string, args pgx.NamedArgs) 
 	)
 	_, err = pgx.ForEachRow(rows, []any{
 		&run, &k.scope, &k.stage, &c.position, &c.generation, &c.Total, &c.Completed, &c.Failed, &c.Cancelled,
-		&c.Skipped, &c.lastSeq, &c.Sealed, &c.Closed,
+		&c.Skipped, &c.lastSeq, &c.Sealed, &c.Closed, &c.openedAt,
 	}, func() error {
 		if r := b.runs[run]; r != nil && r.counters[k] == nil {
 			c := c
@@ -429,7 +446,7 @@ func (r *runState) counter(scope, name string) *counter {
 	if c := r.counters[k]; c != nil {
 		return c
 	}
-	c := &counter{generation: 1, isNew: true, changed: true, position: slices.IndexFunc(r.pipe.Stages, func(s pipeline.Stage) bool { return s.Name == name })}
+	c := &counter{generation: 1, changed: true, position: slices.IndexFunc(r.pipe.Stages, func(s pipeline.Stage) bool { return s.Name == name })}
 	if top := r.counters[scopeKey{"", name}]; top != nil {
 		c.generation = top.generation
 	}
@@ -601,6 +618,9 @@ func (b *batch) count(done []applied) {
 	for i := range done {
 		a := &done[i]
 		r := b.runs[a.Run]
+		if a.Status != stage.StatusWorking {
+			b.out.Finished[a.Stage]++
+		}
 		raise := func(c *counter) {
 			c.changed = true
 			switch a.Status {
@@ -617,6 +637,9 @@ func (b *batch) count(done []applied) {
 		raise(r.counter("", a.Stage))
 		if a.scope != "" && r.pipe.Counted(a.Stage) {
 			raise(r.counter(a.scope, a.Stage))
+		}
+		if a.Status == stage.StatusCompleted {
+			b.out.Completed[a.Stage]++
 		}
 		if a.Status == stage.StatusFailed {
 			r.failure = failure{a.Stage, string(a.ErrorClass), a.ErrorMessage}
@@ -771,7 +794,11 @@ func (b *batch) settleRun(ctx context.Context, r *runState) error {
 			r.counter("", name).changed = true
 		}
 		if c.Closed && !was.Closed {
-			b.out.Closed++
+			closing := Closing{RunStage: RunStage{r.run, name}}
+			if at := r.counters[scopeKey{"", name}].openedAt; !at.IsZero() && c.Total > 0 {
+				closing.Took = max(0, time.Since(at))
+			}
+			b.out.Closed = append(b.out.Closed, closing)
 		}
 	}
 	if len(s.Plan) > 0 {
@@ -799,7 +826,7 @@ func (b *batch) settleRun(ctx context.Context, r *runState) error {
 		if why := r.pipe.Failed(counts); why != "" || r.doomed {
 			r.ended = "failed"
 		}
-		b.out.Ended = append(b.out.Ended, r.run)
+		b.out.Ended = append(b.out.Ended, Ending{r.run, r.ended})
 	}
 	return nil
 }
@@ -873,6 +900,7 @@ func (b *batch) writeCounters(q *pgx.Batch) {
 		ON CONFLICT (run, scope, stage) DO UPDATE SET
 			total = excluded.total, completed = excluded.completed, failed = excluded.failed, cancelled = excluded.cancelled,
 			skipped = excluded.skipped, last_seq = excluded.last_seq, sealed = excluded.sealed,
+			opened_at = CASE WHEN s.total = 0 AND excluded.total > 0 THEN now() ELSE s.opened_at END,
 			closed_at = coalesce(s.closed_at, excluded.closed_at), updated_at = now()`
 	var c struct {
 		run, total, completed, failed, cancelled, skipped, lastSeq []int64
@@ -963,7 +991,8 @@ func (b *batch) writeRuns(q *pgx.Batch) {
 		"run": c.run, "status": c.status, "doomed": c.doomed, "note": c.note,
 		"error_stage": c.errStage, "error_class": c.errClass, "error_message": c.errMessage,
 	})
-	for _, id := range b.out.Ended {
+	for _, e := range b.out.Ended {
+		id := e.Run
 		if b.runs[id].pipe.Name == civicPipeline {
 			q.Queue(freezeSummary, pgx.NamedArgs{"run": id, "subdomain": b.runs[id].subject})
 		}

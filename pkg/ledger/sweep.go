@@ -165,6 +165,23 @@ func (l *Ledger) Stale(ctx context.Context) ([]Backlog, error) {
 	})
 }
 
+// Overdue returns up to limit tasks whose wait was over long ago: for as long
+// as their stage may keep silent. Tasks of paused stages are not among them.
+func (l *Ledger) Overdue(ctx context.Context, limit int) ([]Dispatchable, error) {
+	const q = selectDispatchable + `
+		JOIN unnest(@stages::text[], @silence::float8[]) AS d(stage, silence) ON d.stage = t.stage
+		WHERE t.not_before < now() - d.silence * interval '1 second' AND t.status = 'retry' AND r.status = 'running'
+		  AND NOT EXISTS (SELECT FROM stages p WHERE p.stage = t.stage AND p.paused)
+		ORDER BY t.not_before LIMIT @limit`
+	args := silences()
+	args["limit"] = limit
+	rows, err := l.pool.Query(ctx, q, args)
+	if err != nil {
+		return nil, fmt.Errorf("read overdue tasks: %w", err)
+	}
+	return pgx.CollectRows(rows, scanDispatchable)
+}
+
 // Drift is a counter that differs from the task rows that it counts, or a run
 // whose counters say that something should have followed which has not.
 type Drift struct {
