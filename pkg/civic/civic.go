@@ -6,7 +6,6 @@ package civic
 import (
 	"encoding/json"
 	"path"
-	"time"
 )
 
 // Site is the spec of a run's first task, and of every compilation and deploy:
@@ -114,20 +113,26 @@ type Compiled struct {
 
 // Deployed is what deploy reports.
 type Deployed struct {
-	Version string    `json:"version"`
-	Hooks   []string  `json:"hooks"` // those that ran; empty in dev mode
-	DryRun  bool      `json:"dry_run"`
-	Time    time.Time `json:"time"`
+	Version string   `json:"version"`
+	Hooks   []string `json:"hooks"` // those that ran; empty in dev mode
+	DryRun  bool     `json:"dry_run"`
 }
 
 // Manifest says what a site's meetings.db was made of and holds.
 type Manifest struct {
+	// Format names how a database is made of documents; a database of another
+	// format is not brought up to date but built anew.
+	Format    string             `json:"format"`
 	Subdomain string             `json:"subdomain"`
 	Version   string             `json:"version"`
 	Database  Object             `json:"database"`
 	Minutes   int                `json:"minutes"` // pages
 	Agendas   int                `json:"agendas"` // pages
 	Documents []ManifestDocument `json:"documents"`
+	// Warnings name documents that are not in the database as they should be.
+	Warnings []string `json:"warnings,omitempty"`
+	// Previous is the database before this one; it is kept until the next.
+	Previous *Object `json:"previous,omitempty"`
 }
 
 // ManifestDocument is one document in a [Manifest].
@@ -136,6 +141,7 @@ type ManifestDocument struct {
 	Kind        string `json:"kind"`
 	Meeting     string `json:"meeting"`
 	Date        string `json:"date"`
+	Ordinal     int    `json:"ordinal"` // as in its pages' paths
 	TextSHA256  string `json:"text_sha256"`
 	Pages       int    `json:"pages"`
 	DuplicateOf string `json:"duplicate_of,omitempty"`

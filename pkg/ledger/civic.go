@@ -55,7 +55,7 @@ func registered(ctx context.Context, q querier, subdomain string) (civic.Site, e
 // byte for byte another one of their site as duplicates, which go no further.
 func (b *batch) project(ctx context.Context, done []applied) error {
 	var q pgx.Batch
-	fetched := map[int64][]*applied{}
+	fetched, same := map[int64][]*applied{}, map[int64][]*applied{}
 	for i := range done {
 		a := &done[i]
 		r := b.runs[a.Run]
@@ -63,10 +63,17 @@ func (b *batch) project(ctx context.Context, done []applied) error {
 		case r.pipe.Name != civicPipeline || a.Status != stage.StatusCompleted && a.Status != stage.StatusFailed:
 		case a.Stage == "fetch" && a.scope != "" && a.Status == stage.StatusCompleted && a.Skip == "":
 			fetched[a.Run] = append(fetched[a.Run], a)
+		case a.Stage == "fetch" && a.scope != "" && a.Status == stage.StatusCompleted:
+			same[a.Run] = append(same[a.Run], a)
 		default:
 			if err := b.projectOne(&q, r, a); err != nil {
 				return err
 			}
+		}
+	}
+	for _, run := range slices.Sorted(maps.Keys(same)) {
+		if err := b.unchanged(&q, b.runs[run], same[run]); err != nil {
+			return err
 		}
 	}
 	for _, run := range slices.Sorted(maps.Keys(fetched)) {
@@ -134,7 +141,7 @@ func (b *batch) projectOne(q *pgx.Batch, r *runState, a *applied) error {
 			UPDATE site_registry SET compiled_version = @version, compiled_at = now(), pages = @pages, updated_at = now()
 			WHERE subdomain = @subdomain`
 		q.Queue(compiled, pgx.NamedArgs{"version": c.Version, "pages": c.Minutes + c.Agendas, "subdomain": r.subject})
-	case a.Stage == "deploy" && ok:
+	case a.Stage == "deploy" && ok && a.Skip == "":
 		var d civic.Deployed
 		if err := json.Unmarshal(a.Output, &d); err != nil {
 			return b.misfit(a, err)
@@ -155,6 +162,33 @@ func (b *batch) misfit(a *applied, err error) error {
 // ErrMisfit is an outcome whose output does not have the form that its stage
 // promises: like unreadable bytes, it can never be recorded.
 var ErrMisfit = errors.New("output of another form than the stage's")
+
+// unchanged keeps what a source says of documents whose bytes are the same as
+// before, so that the next run can tell without reading them.
+func (b *batch) unchanged(q *pgx.Batch, r *runState, tasks []*applied) error {
+	var id, title, etag, lastModified []string
+	for _, a := range tasks {
+		if len(a.Output) == 0 {
+			continue
+		}
+		var d civic.Document
+		if err := json.Unmarshal(a.Output, &d); err != nil {
+			return b.misfit(a, err)
+		}
+		id, title = append(id, a.Item), append(title, clean(d.Title))
+		etag, lastModified = append(etag, clean(d.ETag)), append(lastModified, clean(d.LastModified))
+	}
+	if len(id) == 0 {
+		return nil
+	}
+	const told = `
+		UPDATE documents d SET title = n.title, etag = n.etag, last_modified = n.last_modified
+		FROM unnest(@id::text[], @title::text[], @etag::text[], @last_modified::text[]) AS n(id, title, etag, last_modified)
+		WHERE d.subdomain = @subdomain AND d.document_id = n.id
+		  AND (d.title, d.etag, d.last_modified) IS DISTINCT FROM (n.title, n.etag, n.last_modified)`
+	q.Queue(told, pgx.NamedArgs{"subdomain": r.subject, "id": id, "title": title, "etag": etag, "last_modified": lastModified})
+	return nil
+}
 
 // fetched writes documents of one run that were downloaded. A document that
 // has the bytes of another one of its site, of this batch or before, is marked
