@@ -15,7 +15,7 @@ import (
 	"github.com/pressly/goose/v3/lock"
 )
 
-//go:embed *.sql
+//go:embed 0*.sql
 var files embed.FS
 
 // ErrNewer is returned when the database is ahead of this build: an older
