@@ -9,6 +9,7 @@
 //	reeve.done.PARTITION.STAGE                    outcomes, up to 100 a message
 //	reeve.inputs.STAGE                            requests to fan-in for a task's inputs
 //	reeve.cancel.RUN                              broadcast: stop work on the run
+//	reeve.wake                                    broadcast: there is something to hand out
 package bus
 
 import (
@@ -159,6 +160,25 @@ func (b *Bus) CancelRun(ctx context.Context, run int64) error {
 		return fmt.Errorf("cancel run %d: %w", run, err)
 	}
 	return nil
+}
+
+// Wake tells fan-in that there is something new to hand out, such as the first
+// task of a run. It is only for speed: fan-in looks by itself now and then.
+func (b *Bus) Wake() error {
+	if err := b.nc.Publish(wakeSubject, nil); err != nil {
+		return fmt.Errorf("wake fan-in: %w", err)
+	}
+	return nil
+}
+
+// OnWake calls woken for every [Bus.Wake] until ctx ends.
+func (b *Bus) OnWake(ctx context.Context, woken func()) error {
+	sub, err := b.nc.Subscribe(wakeSubject, func(*nats.Msg) { woken() })
+	if err != nil {
+		return fmt.Errorf("listen for wakes: %w", err)
+	}
+	<-ctx.Done()
+	return sub.Unsubscribe()
 }
 
 // ConsumerState is how a stage's queue stands.

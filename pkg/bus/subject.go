@@ -76,6 +76,8 @@ func fanIn(partition int) string { return "fanin-" + strconv.Itoa(partition) }
 
 func partitionFilter(partition int) string { return fmt.Sprintf("reeve.done.%d.>", partition) }
 
+const wakeSubject = "reeve.wake"
+
 func inputsSubject(stage string) string { return "reeve.inputs." + stage }
 
 func cancelSubject(run int64) string { return fmt.Sprintf("reeve.cancel.%d", run) }

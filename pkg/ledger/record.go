@@ -193,7 +193,7 @@ func fold(outcomes []stage.Outcome) []stage.Outcome {
 			merged[k] = &o
 			continue
 		}
-		items := append(was.Items, o.Items...)
+		items := slices.Concat(was.Items, o.Items)
 		if weight[o.Status] > weight[was.Status] || weight[o.Status] == weight[was.Status] && o.Try > was.Try {
 			*was = o
 		}
@@ -231,10 +231,11 @@ func (b *batch) load(ctx context.Context, outcomes []stage.Outcome) error {
 		settings map[string]any
 	)
 	_, err = pgx.ForEachRow(rows, []any{&r.run, &name, &r.subject, &settings, &r.running, &r.doomed, &r.note}, func() error {
-		p, err := definition(name, settings)
-		if err != nil {
+		base, ok := pipeline.Named(name)
+		if !ok {
 			return nil // a pipeline of another build: its outcomes stay unapplied
 		}
+		p := base.For(settings)
 		r := r
 		r.pipe, r.counters = p, map[scopeKey]*counter{}
 		b.runs[r.run] = &r

@@ -126,8 +126,8 @@ func end(ctx context.Context, tx pgx.Tx, run int64, status string) error {
 	const counters = `
 		UPDATE run_stages SET cancelled = total - completed - failed, sealed = true, closed_at = coalesce(closed_at, now()), updated_at = now()
 		WHERE run = @run AND closed_at IS NULL`
-	const close = `UPDATE runs SET status = @status, ended_at = now(), updated_at = now() WHERE run = @run`
-	for _, q := range []string{tasks, counters, close} {
+	const ended = `UPDATE runs SET status = @status, ended_at = now(), updated_at = now() WHERE run = @run`
+	for _, q := range []string{tasks, counters, ended} {
 		if _, err := tx.Exec(ctx, q, args); err != nil {
 			return err
 		}

@@ -19,7 +19,7 @@ func TestPipelines_AreValid(t *testing.T) {
 			t.Error(err)
 		}
 		for name, on := range p.Settings {
-			if on == false {
+			if off, ok := on.(bool); ok && !off {
 				if err := p.For(map[string]any{name: true}).Validate(); err != nil {
 					t.Errorf("with %s: %v", name, err)
 				}

@@ -65,6 +65,7 @@ type Dispatcher struct {
 	mine func(run int64) bool
 
 	wake   chan ledger.Recorded
+	look   chan struct{} // look at everything now
 	stages map[string]*pace
 	// known are the backlogs that are known of.
 	known map[ledger.RunStage]ledger.Backlog
@@ -95,7 +96,7 @@ func (p *pace) window() int64 {
 func NewDispatcher(books Backlog, publisher Publisher, log *zap.Logger, metrics *telemetry.FanIn, mine func(run int64) bool) *Dispatcher {
 	return &Dispatcher{
 		books: books, bus: publisher, log: log, metrics: metrics, mine: mine,
-		wake: make(chan ledger.Recorded, 64), stages: map[string]*pace{}, known: map[ledger.RunStage]ledger.Backlog{},
+		wake: make(chan ledger.Recorded, 64), look: make(chan struct{}, 1), stages: map[string]*pace{}, known: map[ledger.RunStage]ledger.Backlog{},
 	}
 }
 
@@ -105,6 +106,14 @@ func (d *Dispatcher) Recorded(r ledger.Recorded) {
 	select {
 	case d.wake <- r:
 	default:
+	}
+}
+
+// Look makes the dispatcher look at the whole backlog at once.
+func (d *Dispatcher) Look() {
+	select {
+	case d.look <- struct{}{}:
+	default: // it is about to
 	}
 }
 
@@ -124,6 +133,9 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-ticker.C:
+			d.paceUp()
+			full = true
+		case <-d.look:
 			full = true
 		case r := <-d.wake:
 			woken = append(woken, r)
@@ -229,8 +241,6 @@ func (d *Dispatcher) refresh(ctx context.Context) error {
 	}
 	for name, p := range d.stages {
 		p.live, p.stuck = live[name], false
-		p.rate += (p.finished/tick.Seconds() - p.rate) / 2
-		p.finished = 0
 		d.metrics.Backlog.WithLabelValues(name).Set(float64(waiting[name] + p.live))
 		if waiting[name] == 0 {
 			continue
@@ -243,6 +253,14 @@ func (d *Dispatcher) refresh(ctx context.Context) error {
 		p.hands = int64(state.InHand + state.Waiting)
 	}
 	return nil
+}
+
+// paceUp takes how much each stage got through since the last tick into its rate.
+func (d *Dispatcher) paceUp() {
+	for _, p := range d.stages {
+		p.rate += (p.finished/tick.Seconds() - p.rate) / 2
+		p.finished = 0
+	}
 }
 
 // retries hands out tasks whose wait is over. They were given a place in the
@@ -319,8 +337,7 @@ func (d *Dispatcher) handOut(ctx context.Context, p *pace, b ledger.Backlog, lim
 		return b, err
 	}
 	sent, failed := d.publish(ctx, tasks)
-	switch {
-	case sent > 0:
+	if sent > 0 {
 		b.Dispatched = tasks[sent-1].Seq
 	}
 	if failed == nil && len(tasks) < limit {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -31,7 +32,7 @@ func (b *books) Backlogs(context.Context, []int64) ([]ledger.Backlog, error) {
 
 func (b *books) Undispatched(_ context.Context, at ledger.Backlog, limit int) (list []ledger.Dispatchable, _ error) {
 	for seq := at.Dispatched + 1; seq <= at.LastSeq && len(list) < limit; seq++ {
-		list = append(list, ledger.Dispatchable{Task: stage.Task{Run: at.Run, Stage: at.Stage, Item: fmt.Sprint(seq)}, Seq: seq})
+		list = append(list, ledger.Dispatchable{Task: stage.Task{Run: at.Run, Stage: at.Stage, Item: strconv.FormatInt(seq, 10)}, Seq: seq})
 	}
 	return list, nil
 }

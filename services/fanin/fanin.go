@@ -55,10 +55,10 @@ func NewRecorder(books Books, log *zap.Logger, metrics *telemetry.FanIn, recorde
 func (r *Recorder) Run(ctx, work context.Context, source Source) error {
 	for {
 		batch, err := source.Next(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
 		if err != nil {
-			if ctx.Err() != nil {
-				return nil
-			}
 			return fmt.Errorf("read outcomes: %w", err)
 		}
 		if !r.take(work, batch) {

@@ -68,6 +68,7 @@ func Wire(ctx context.Context, env *service.Env) (service.Runner, error) {
 			g.Go(func() error { return recorder.Run(ctx, env.Work(), source) })
 		}
 		g.Go(func() error { return dispatcher.Run(ctx) })
+		g.Go(func() error { return b.OnWake(ctx, dispatcher.Look) })
 		g.Go(func() error {
 			return b.ServeInputs(ctx, Name, func(ctx context.Context, r bus.InputsRequest, limit int) ([]stage.Input, string, error) {
 				return books.Inputs(ctx, r.Run, r.Stage, r.Item, r.Cursor, limit)
