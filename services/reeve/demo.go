@@ -1,0 +1,258 @@
+package reeve
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/spf13/cobra"
+
+	"github.com/reeve-pipeline/reeve/pkg/civic"
+	"github.com/reeve-pipeline/reeve/pkg/sample"
+	reevev1 "github.com/reeve-pipeline/reeve/proto/reeve/v1"
+	"github.com/reeve-pipeline/reeve/services/reeve/progress"
+)
+
+func (c *command) demoCommand() *cobra.Command {
+	var docs, name string
+	var o Options
+	cmd := &cobra.Command{
+		Use: "demo", Short: "Take a small town's documents through the whole pipeline",
+		Long: `Take documents through the whole pipeline and search them: those of an invented
+town, or your own with --docs. A Reeve that runs in --data is used; otherwise
+one runs for as long as the demo takes, and everything it made stays.
+
+Exits like "run start --wait": with 1 when some documents failed, as the
+invented town's broken ones are bound to.`,
+		Example: "  reeve demo\n  reeve demo --docs ~/alameda/pdfs",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			began := time.Now()
+			site, words, err := c.town(docs, name)
+			if err != nil {
+				return err
+			}
+			st, ok := c.running()
+			if ok {
+				fmt.Fprintf(c.Err, "using the Reeve that runs at %s\n", st.API)
+			} else {
+				var stop func() error
+				if err := c.complete(&o, "reeve.log"); err != nil {
+					return err
+				}
+				if st, stop, err = c.background(cmd.Context(), o); err != nil {
+					return err
+				}
+				o.Say("ready     %s  after %.1f s\n", st.API, time.Since(began).Seconds())
+				defer func() {
+					if err := stop(); err != nil {
+						fmt.Fprintln(c.Err, "reeve: stop:", err) // what was asked for is done
+					}
+				}()
+			}
+			c.api, c.token = st.API, st.Token
+			return c.demo(cmd.Context(), st, site, words, !ok)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&docs, "docs", "", "folder of your own PDFs, as in CityCouncil/2024-05-07.pdf")
+	f.StringVar(&name, "site", "", "name of the site for --docs (default: from the folder's)")
+	f.StringVar(&o.Listen, "listen", "127.0.0.1:8480", "address of the API")
+	must(cmd.MarkFlagDirname("docs"))
+	return cmd
+}
+
+// town returns the site to take, and words to search it for: the invented one,
+// written into the data folder, or that of a folder.
+func (c *command) town(docs, name string) (*reevev1.Site, []string, error) {
+	if docs != "" {
+		path, err := absoluteSource(docs)
+		if err != nil {
+			return nil, nil, err
+		}
+		name = cmp.Or(name, siteName(path))
+		return &reevev1.Site{Subdomain: name, Name: name, Source: path}, []string{"motion", "minutes", "meeting", "council", "report", "the"}, nil
+	}
+	data, err := c.dataDir()
+	if err != nil {
+		return nil, nil, err
+	}
+	town, err := sample.Write(filepath.Join(data, "sample"))
+	if err != nil {
+		return nil, nil, fmt.Errorf("write the sample: %w", err)
+	}
+	var words []string
+	for _, f := range town.Files {
+		words = append(words, f.Phrases...)
+	}
+	s := town.Site
+	return &reevev1.Site{
+		Subdomain: s.Subdomain, Name: s.Name, State: s.State, Country: s.Country, Kind: s.Kind, Source: s.Source,
+		StartYear: int32(s.StartYear), Lat: s.Lat, Lng: s.Lng,
+	}, append(words, "meeting"), nil
+}
+
+var notName = regexp.MustCompile(`[^a-z0-9]+`)
+
+// siteName makes a site's name of a folder's path: its last part, or the one
+// before when the last only says that there are documents.
+func siteName(path string) string {
+	base := filepath.Base(path)
+	switch strings.ToLower(base) {
+	case "pdf", "pdfs", "docs", "documents", "files", "minutes", "agendas":
+		base = filepath.Base(filepath.Dir(path))
+	}
+	return cmp.Or(strings.Trim(notName.ReplaceAllString(strings.ToLower(base), "-"), "-"), "town")
+}
+
+// demo takes a site through the pipeline and shows what came of it.
+func (c *command) demo(ctx context.Context, st State, site *reevev1.Site, words []string, ours bool) error {
+	api := c.client()
+	if _, err := ask(ctx, api.AddSite, &reevev1.AddSiteRequest{Site: site}); err != nil {
+		return err
+	}
+	run, err := ask(ctx, api.StartRun, &reevev1.StartRunRequest{Pipeline: "civic", Subject: site.GetSubdomain(), Trigger: "demo"})
+	if connect.CodeOf(err) == connect.CodeFailedPrecondition {
+		// A run that a crash cut short goes on by itself.
+		a, listErr := ask(ctx, api.ListRuns, &reevev1.ListRunsRequest{Subject: site.GetSubdomain(), Status: "running", Limit: 1})
+		if listErr != nil {
+			return listErr
+		}
+		if len(a.GetRuns()) == 1 {
+			run, err = a.GetRuns()[0], nil
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if run, err = c.watch(ctx, run.GetRun()); err != nil {
+		return err
+	}
+	problems, err := c.problems(ctx, run)
+	if err != nil {
+		return err
+	}
+	hits, err := c.findTwo(ctx, site.GetSubdomain(), words)
+	if err != nil {
+		return err
+	}
+	files := publishedFiles(st, site.GetSubdomain())
+	if c.json {
+		out := plain(run.ProtoReflect()).(map[string]any)
+		out["problems"], out["searches"], out["files"] = problems, hits, files
+		out["seconds"] = progress.Elapsed(time.Now(), run).Seconds()
+		if err := writeJSON(c.Out, out); err != nil {
+			return err
+		}
+		return judge(run)
+	}
+	fmt.Fprintln(c.Out)
+	c.summary(run, problems)
+	paint := c.paint(c.Out)
+	for _, h := range hits {
+		fmt.Fprintf(c.Out, "\nsearch for %s: found on %s, such as\n", h.Query, plural(h.Total, "page"))
+		fmt.Fprintf(c.Out, "  %s %s %s, page %d\n  %s\n", oneLine(h.Meeting), h.Date, h.Kind, h.Page, highlight(oneLine(h.Snippet), paint))
+	}
+	fmt.Fprintf(c.Out, "\neverything lies in %s\n", st.Data)
+	for _, f := range files {
+		fmt.Fprintf(c.Out, "  %-14s %s\n", f.What, f.Path)
+	}
+	again := "reeve up"
+	if st.Data != c.defaultData() {
+		again += " --data " + st.Data
+	}
+	fmt.Fprintln(c.Out, "\nnext")
+	if ours {
+		fmt.Fprintf(c.Out, "  %-44s run it all, until interrupted\n", again)
+	}
+	for _, n := range [][2]string{
+		{"reeve search " + cmp.Or(firstQuery(hits), "budget"), "search what was found"},
+		{"reeve site add TOWN --source FOLDER", "add a town of your own"},
+		{"reeve run start civic TOWN --wait", "and take it through"},
+		{"reeve info", "addresses, and the DSN of Postgres"},
+	} {
+		fmt.Fprintf(c.Out, "  %-44s %s\n", n[0], n[1])
+	}
+	return judge(run)
+}
+
+// found is a search and its best hit.
+type found struct {
+	Query   string `json:"query"`
+	Total   int64  `json:"total"`
+	Meeting string `json:"meeting"`
+	Date    string `json:"date"`
+	Kind    string `json:"kind"`
+	Page    int32  `json:"page"`
+	Snippet string `json:"snippet"`
+}
+
+func firstQuery(all []found) string {
+	if len(all) == 0 {
+		return ""
+	}
+	return all[0].Query
+}
+
+// findTwo searches for words until two have brought hits on different pages.
+func (c *command) findTwo(ctx context.Context, site string, words []string) ([]found, error) {
+	all := []found{}
+	seen := map[string]bool{}
+	for _, w := range words {
+		if strings.Contains(w, " ") {
+			w = `"` + w + `"`
+		}
+		a, err := ask(ctx, c.client().Search, &reevev1.SearchRequest{Query: w, Subdomain: site, Limit: 5})
+		if connect.CodeOf(err) == connect.CodeFailedPrecondition {
+			return all, nil // nothing was published
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, h := range a.GetHits() {
+			if !seen[h.GetId()] {
+				seen[h.GetId()] = true
+				all = append(all, found{w, a.GetTotal(), h.GetMeeting(), h.GetDate(), h.GetKind(), h.GetPage(), h.GetSnippet()})
+				break
+			}
+		}
+		if len(all) == 2 {
+			break
+		}
+	}
+	return all, nil
+}
+
+// published is a file that a run has made.
+type published struct {
+	What string `json:"what"`
+	Path string `json:"path"`
+}
+
+// publishedFiles says where the files of a site are that the all-in-one keeps.
+func publishedFiles(st State, site string) []published {
+	root := filepath.Join(st.Data, "s3", "buckets", st.S3Bucket)
+	path := func(key string) string { return filepath.Join(root, filepath.FromSlash(key)) }
+	all := []published{}
+	add := func(what, path string) {
+		if _, err := os.Stat(path); err == nil {
+			all = append(all, published{what, path})
+		}
+	}
+	manifest := path(civic.SiteKey(site, "manifest.json"))
+	var m civic.Manifest
+	if b, err := os.ReadFile(manifest); err == nil && json.Unmarshal(b, &m) == nil && m.Database.Key != "" {
+		add("database", path(m.Database.Key))
+	}
+	add("manifest", manifest)
+	add("documents", path(civic.SiteKey(site, "documents")))
+	add("log", filepath.Join(st.Data, "reeve.log"))
+	return all
+}
