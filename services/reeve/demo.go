@@ -29,13 +29,14 @@ func (c *command) demoCommand() *cobra.Command {
 town, or your own with --docs. A Reeve that runs in --data is used; otherwise
 one runs for as long as the demo takes, and everything it made stays.
 
-Exits like "run start --wait": with 1 when some documents failed, as the
-invented town's broken ones are bound to.`,
+Exits like "run start --wait": with 1 when some of your own documents failed. Of
+the invented town, some are broken on purpose: there it exits with 1 when a
+document did not end as it was made to.`,
 		Example: "  reeve demo\n  reeve demo --docs ~/alameda/pdfs",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			began := time.Now()
-			site, words, err := c.town(docs, name)
+			site, words, invented, err := c.town(docs, name)
 			if err != nil {
 				return err
 			}
@@ -58,7 +59,7 @@ invented town's broken ones are bound to.`,
 				}()
 			}
 			c.api, c.token = st.API, st.Token
-			return c.demo(cmd.Context(), st, site, words, !ok)
+			return c.demo(cmd.Context(), st, site, words, invented, !ok)
 		},
 	}
 	f := cmd.Flags()
@@ -69,24 +70,24 @@ invented town's broken ones are bound to.`,
 	return cmd
 }
 
-// town returns the site to take, and words to search it for: the invented one,
-// written into the data folder, or that of a folder.
-func (c *command) town(docs, name string) (*reevev1.Site, []string, error) {
+// town returns the site to take, words to search it for, and what was made of
+// it if it is invented: that one, written into the data folder, or a folder's.
+func (c *command) town(docs, name string) (*reevev1.Site, []string, *sample.Town, error) {
 	if docs != "" {
 		path, err := absoluteSource(docs)
 		if err != nil {
-			return nil, nil, err
+			return nil, nil, nil, err
 		}
 		name = cmp.Or(name, siteName(path))
-		return &reevev1.Site{Subdomain: name, Name: name, Source: path}, []string{"motion", "minutes", "meeting", "council", "report", "the"}, nil
+		return &reevev1.Site{Subdomain: name, Name: name, Source: path}, []string{"motion", "minutes", "meeting", "council", "report", "the"}, nil, nil
 	}
 	data, err := c.dataDir()
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	town, err := sample.Write(filepath.Join(data, "sample"))
 	if err != nil {
-		return nil, nil, fmt.Errorf("write the sample: %w", err)
+		return nil, nil, nil, fmt.Errorf("write the sample: %w", err)
 	}
 	var words []string
 	for _, f := range town.Files {
@@ -96,7 +97,7 @@ func (c *command) town(docs, name string) (*reevev1.Site, []string, error) {
 	return &reevev1.Site{
 		Subdomain: s.Subdomain, Name: s.Name, State: s.State, Country: s.Country, Kind: s.Kind, Source: s.Source,
 		StartYear: int32(s.StartYear), Lat: s.Lat, Lng: s.Lng,
-	}, append(words, "meeting"), nil
+	}, append(words, "meeting"), &town, nil
 }
 
 var notName = regexp.MustCompile(`[^a-z0-9]+`)
@@ -113,7 +114,7 @@ func siteName(path string) string {
 }
 
 // demo takes a site through the pipeline and shows what came of it.
-func (c *command) demo(ctx context.Context, st State, site *reevev1.Site, words []string, ours bool) error {
+func (c *command) demo(ctx context.Context, st State, site *reevev1.Site, words []string, invented *sample.Town, ours bool) error {
 	api := c.client()
 	if _, err := ask(ctx, api.AddSite, &reevev1.AddSiteRequest{Site: site}); err != nil {
 		return err
@@ -151,7 +152,7 @@ func (c *command) demo(ctx context.Context, st State, site *reevev1.Site, words 
 		if err := writeJSON(c.Out, out); err != nil {
 			return err
 		}
-		return judge(run)
+		return c.judgeDemo(ctx, run, invented)
 	}
 	fmt.Fprintln(c.Out)
 	c.summary(run, problems)
@@ -180,7 +181,52 @@ func (c *command) demo(ctx context.Context, st State, site *reevev1.Site, words 
 	} {
 		fmt.Fprintf(c.Out, "  %-44s %s\n", n[0], n[1])
 	}
-	return judge(run)
+	return c.judgeDemo(ctx, run, invented)
+}
+
+// judgeDemo decides how the demo exits: by the run, or, of the invented town,
+// by whether every document ended as it was made to.
+func (c *command) judgeDemo(ctx context.Context, run *reevev1.Run, invented *sample.Town) error {
+	if invented == nil || run.GetStatus() != "completed" {
+		return judge(run)
+	}
+	a, err := ask(ctx, c.client().ListDocuments, &reevev1.ListDocumentsRequest{Subdomain: run.GetSubject()})
+	if err != nil {
+		return err
+	}
+	ended := map[string]string{}
+	for _, d := range a.GetDocuments() {
+		ended[d.GetSource()] = d.GetStatus()
+	}
+	broken := 0
+	for _, f := range invented.Files {
+		got, want := ended[f.Path], f.Status
+		if of := f.DuplicateOf; of != "" && got == "done" && ended[of] == want {
+			got = want // of two alike, the one that was fetched first is the original
+		} else if got == "duplicate" && want == "done" && twin(invented, f.Path, ended) {
+			got = want
+		}
+		if got != want {
+			return fmt.Errorf("%s ended as %q, and was made to end as %q", f.Path, got, want)
+		}
+		if want == "failed" {
+			broken++
+		}
+	}
+	if !c.json {
+		fmt.Fprintf(c.Out, "\nevery document ended as it was made to; %d of the %d are broken on purpose\n", broken, len(invented.Files))
+	}
+	return nil
+}
+
+// twin reports whether the file's duplicate was taken for the original.
+func twin(town *sample.Town, path string, ended map[string]string) bool {
+	for _, f := range town.Files {
+		if f.DuplicateOf == path {
+			return ended[f.Path] == "done"
+		}
+	}
+	return false
 }
 
 // found is a search and its best hit.
