@@ -28,9 +28,11 @@ build: ## build every program into bin/
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ $$(scripts/programs)
 
 test: ## test everything with the race detector (P=package T=name narrow)
+	@scripts/setup test
 	@scripts/test $(if $(P),-p "$(P)") $(if $(T),-t "$(T)")
 
 check: ## all that CI runs: format, build, lint, generated files, tests
+	@scripts/setup dev
 	@scripts/check
 
 lint: ## lint Go and shell

@@ -17,6 +17,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"syscall"
+	"time"
 
 	"github.com/versity/versitygw/auth"
 	"github.com/versity/versitygw/backend/meta"
@@ -121,7 +122,23 @@ func run(ctx context.Context, o options, ready io.Writer) (err error) {
 	case err := <-ended:
 		return fmt.Errorf("serve %s: %w", addr, err)
 	case <-ctx.Done():
-		return srv.ShutDown()
+		return stop(srv)
+	}
+}
+
+// lastRequests is how long requests in hand may take at a stop.
+const lastRequests = 2 * time.Second
+
+// stop lets requests in hand end. Connections that clients keep open without a
+// request are not waited for.
+func stop(srv *s3api.S3ApiServer) error {
+	done := make(chan error, 1)
+	go func() { done <- srv.ShutDown() }()
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(lastRequests):
+		return nil
 	}
 }
 

@@ -60,6 +60,8 @@ type Queues interface {
 	Cancel(ctx context.Context, run int64) error
 	// Pause stops or resumes the handing out of a stage's messages.
 	Pause(ctx context.Context, stage string, paused bool) error
+	// Wake has new tasks handed out at once.
+	Wake() error
 }
 
 // QueueState is a stage's queue on the bus.
@@ -202,7 +204,15 @@ func (g *api) StartRun(ctx context.Context, r *connect.Request[reevev1.StartRunR
 	for _, old := range before {
 		g.takeOff(ctx, old.Run)
 	}
+	g.wake()
 	return g.run(ctx, started.Run)
+}
+
+// wake has new tasks handed out at once. If it fails, they are a moment later.
+func (g *api) wake() {
+	if err := g.Queues.Wake(); err != nil {
+		g.Log.Debug("fan-in not woken", zap.Error(err))
+	}
 }
 
 // takeOff removes an ended run from the bus. The ledger has ended it already,
@@ -300,6 +310,7 @@ func (g *api) RetryRun(ctx context.Context, r *connect.Request[reevev1.GetRunReq
 	if err := g.Ledger.RetryRun(ctx, r.Msg.GetRun()); err != nil {
 		return nil, g.failed(err, "run %d", r.Msg.GetRun())
 	}
+	g.wake()
 	return g.run(ctx, r.Msg.GetRun())
 }
 
@@ -311,6 +322,7 @@ func (g *api) RerunRun(ctx context.Context, r *connect.Request[reevev1.RerunRunR
 	if err := g.Ledger.RerunRun(ctx, r.Msg.GetRun(), r.Msg.GetFromStage()); err != nil {
 		return nil, g.failed(err, "run %d from %s", r.Msg.GetRun(), r.Msg.GetFromStage())
 	}
+	g.wake()
 	return g.run(ctx, r.Msg.GetRun())
 }
 

@@ -83,6 +83,8 @@ func (q *queues) State(context.Context) (map[string]gateway.QueueState, error) {
 	return map[string]gateway.QueueState{"ocr": {Queued: 3, InHand: 1, Waiting: 2}}, nil
 }
 
+func (q *queues) Wake() error { return nil }
+
 func (q *queues) Cancel(_ context.Context, run int64) error {
 	q.told = append(q.told, fmt.Sprint("cancel ", run))
 	return nil

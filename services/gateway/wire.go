@@ -102,6 +102,8 @@ func (q queues) State(ctx context.Context) (map[string]QueueState, error) {
 
 func (q queues) Cancel(ctx context.Context, run int64) error { return q.bus.CancelRun(ctx, run) }
 
+func (q queues) Wake() error { return q.bus.Wake() }
+
 func (q queues) Pause(ctx context.Context, stage string, paused bool) error {
 	if paused {
 		return q.bus.Pause(ctx, stage)

@@ -3,13 +3,10 @@ package main
 
 import (
 	"context"
-	"fmt"
-	"io"
 	"os"
 	"os/signal"
 	"slices"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -24,36 +21,13 @@ func main() {
 	if len(os.Args) > 1 {
 		switch os.Args[1] {
 		case reeve.S3Command:
-			os.Exit(serveS3(os.Args[2:]))
+			os.Exit(s3d.Main(os.Args[2:]))
 		case reeve.ServicesCommand:
 			os.Args = slices.Delete(os.Args, 1, 2)
 			os.Exit(service.Main("reeve", reeve.Services()...))
 		}
 	}
 	os.Exit(run())
-}
-
-// lastRequests is how long requests to S3 in hand may take when the parent,
-// whose requests they are, has stopped.
-const lastRequests = 2 * time.Second
-
-// serveS3 is the S3 server, until the parent closes standard input. The server
-// would then wait for connections that clients keep open without a request.
-func serveS3(args []string) int {
-	r, w, err := os.Pipe()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	parent := os.Stdin
-	os.Stdin = r
-	go func() {
-		_, _ = io.Copy(io.Discard, parent) // ends with the parent, however that ends
-		_ = w.Close()
-		<-time.After(lastRequests)
-		os.Exit(0)
-	}()
-	return s3d.Main(args)
 }
 
 // run stops the command at the first signal, and the process at the second.
