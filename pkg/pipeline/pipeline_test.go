@@ -1,7 +1,10 @@
 package pipeline_test
 
 import (
+	"io/fs"
 	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -167,6 +170,38 @@ func TestREADME_NamesEveryService(t *testing.T) {
 	for _, f := range folders {
 		if f.IsDir() && !strings.Contains(string(readme), "| `"+f.Name()+"` |") {
 			t.Errorf("services/README.md does not name %s", f.Name())
+		}
+	}
+}
+
+// The tests that services/README.md points to are there.
+func TestREADME_NamesTestsThatExist(t *testing.T) {
+	t.Parallel()
+	readme, err := os.ReadFile("../../services/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var tests strings.Builder
+	for _, folder := range []string{"..", "../../services"} {
+		err := filepath.WalkDir(folder, func(path string, _ fs.DirEntry, err error) error {
+			if err != nil || !strings.HasSuffix(path, "_test.go") {
+				return err
+			}
+			source, err := os.ReadFile(path)
+			tests.Write(source)
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	names := regexp.MustCompile("`(Test[A-Za-z_]+)`").FindAllStringSubmatch(string(readme), -1)
+	if len(names) == 0 {
+		t.Error("services/README.md names no test")
+	}
+	for _, n := range names {
+		if !strings.Contains(tests.String(), "func "+n[1]+"(") {
+			t.Errorf("services/README.md names %s, which does not exist", n[1])
 		}
 	}
 }

@@ -53,21 +53,22 @@ func NewRecorder(books Books, log *zap.Logger, metrics *telemetry.FanIn, recorde
 // acknowledges a batch only after its commit, so that a crash in between
 // brings it again, which changes nothing.
 func (r *Recorder) Run(ctx, work context.Context, source Source) error {
-	for {
+	for ctx.Err() == nil {
 		batch, err := source.Next(ctx)
-		if ctx.Err() != nil {
-			return nil
-		}
 		if err != nil {
-			return fmt.Errorf("read outcomes: %w", err)
+			if ctx.Err() == nil {
+				return fmt.Errorf("read outcomes: %w", err)
+			}
+			break
 		}
 		if !r.take(work, batch) {
-			return nil // not acknowledged: it comes again
+			break // not acknowledged: it comes again
 		}
 		if err := batch.Ack(); err != nil {
 			r.log.Warn("outcomes not acknowledged; they come again", zap.Error(err))
 		}
 	}
+	return nil
 }
 
 // take makes a batch durable, and waits for Postgres as long as that takes. It

@@ -557,6 +557,63 @@ func (e *engine) counted() int64 {
 	return n
 }
 
+// workerVar makes the test binary a process of workers, for tests that kill it.
+const workerVar = "REEVE_TEST_WORKERS"
+
+func TestMain(m *testing.M) {
+	n, err := strconv.Atoi(os.Getenv(workerVar))
+	if err != nil {
+		os.Exit(m.Run())
+	}
+	_ = os.Unsetenv(workerVar) // it is no setting
+	os.Exit(service.Main("workers", town(n, nil)...))
+}
+
+// Processes of workers are killed at any point of their cycle, again and
+// again: what they had in hand is done by others, and spends no attempt.
+func TestEngine_KilledWorkers(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const n = 2000
+	workers := func() *exec.Cmd {
+		c := exec.Command(self)
+		c.Env = append(os.Environ(), workerVar+"="+strconv.Itoa(n), "REEVE_NATS_URL="+e.nats.URL())
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
+		return c
+	}
+	e.run("fanin", fanin.Wire)
+	run := e.start("town")
+	rng := rand.New(rand.NewPCG(rand.Uint64(), 0))
+	pair := []*exec.Cmd{workers(), workers()}
+	for range 6 {
+		before := e.counted()
+		e.until("some progress", "SELECT (SELECT sum(completed) FROM run_stages) > $1 OR (SELECT bool_and(status <> 'running') FROM runs)", before)
+		select {
+		case <-time.After(time.Duration(rng.IntN(100)) * time.Millisecond): // anywhere in its cycle
+		case <-t.Context().Done():
+		}
+		i := rng.IntN(2)
+		_ = pair[i].Process.Kill()
+		_ = pair[i].Wait()
+		pair[i] = workers()
+	}
+	r := e.ended(run)
+	if r.Status != "completed" || e.done(r, "reduce") != n {
+		t.Errorf("run is %s with %d of %d", r.Status, e.done(r, "reduce"), n)
+	}
+	var attempts int
+	if err := e.conn.QueryRow(t.Context(), "SELECT max(attempts) FROM tasks").Scan(&attempts); err != nil || attempts != 0 {
+		t.Errorf("the kills cost %d attempts, %v", attempts, err)
+	}
+}
+
 // Every message of the outcome stream is delivered again, and unreadable ones
 // among them: nothing changes, and what cannot be read is kept.
 func TestEngine_ReplayAndPoison(t *testing.T) {
