@@ -186,7 +186,7 @@ func TestDemo(t *testing.T) {
 		Files    []struct{ Path string }
 	}
 	var s summary
-	ask(t, data, 1, &s, "demo", "--listen", "127.0.0.1:0")
+	ask(t, data, 0, &s, "demo", "--listen", "127.0.0.1:0")
 	d := s.Documents
 	if s.Status != "completed" || d.Found != len(town.Files) || d.Done != town.Count("done") || d.Partial != town.Count("partial") ||
 		d.Failed != town.Count("failed") || d.Duplicates != town.Count("duplicate") || d.Pending != 0 {
@@ -205,7 +205,7 @@ func TestDemo(t *testing.T) {
 	}
 
 	var again summary
-	ask(t, data, 1, &again, "demo", "--listen", "127.0.0.1:0")
+	ask(t, data, 0, &again, "demo", "--listen", "127.0.0.1:0")
 	if again.Documents.Unchanged == 0 || again.Documents.Done != 0 {
 		t.Errorf("a second time: %+v", again)
 	}
