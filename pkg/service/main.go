@@ -183,6 +183,7 @@ func (p program) describe(env *Env, wires []Wire, help bool, err error) int {
 
 Settings come from, the strongest first: the flag, the environment
 (--log.level is %[2]s), the YAML file of --config, the default.
+A setting of %[1]s itself may leave out the name: --%[1]s.x is --x.
 
 %[3]s`, env.Name, envName("log.level"), s.usage())
 		return ExitOK

@@ -74,8 +74,21 @@ func newSettings(name string, o Options) *settings {
 		loaded: map[string]bool{},
 	}
 	s.flags.SortFlags = true
+	s.flags.SetNormalizeFunc(s.flagName)
 	s.flags.Usage = func() {}
 	return s
+}
+
+// flagName is the key that a flag names. A service's own settings may be
+// written without its name, and with dashes: --dry-run for --sweeper.dry_run.
+func (s *settings) flagName(flags *pflag.FlagSet, name string) pflag.NormalizedName {
+	key := strings.ReplaceAll(name, "-", "_")
+	for _, known := range []string{name, key, flags.Name() + "." + key} {
+		if s.known[known] != nil {
+			return pflag.NormalizedName(known)
+		}
+	}
+	return pflag.NormalizedName(name)
 }
 
 // readFile reads the YAML file that all later loads look into.

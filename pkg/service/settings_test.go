@@ -99,6 +99,22 @@ sample:
 	}
 }
 
+// A service's own settings may be written without its name.
+func TestLoad_OwnFlagsWithoutPrefix(t *testing.T) {
+	t.Parallel()
+	env := newEnv(t, service.Options{Args: []string{"--max-size=7", "--dry", "--sample.timeout=3s", "--nested.depth=2"}})
+	got := sample{Timeout: time.Second}
+	if err := env.Load("sample", &got); err != nil {
+		t.Fatal(err)
+	}
+	if got.MaxSize != 7 || !got.Dry || got.Timeout != 3*time.Second || got.Nested.Depth != 2 {
+		t.Errorf("got %+v", got)
+	}
+	if err := env.Unknown(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestLoad_ListsAndPairsFromTheEnvironment(t *testing.T) {
 	t.Parallel()
 	env := newEnv(t, service.Options{Environ: []string{
@@ -164,7 +180,7 @@ fetch: {whatever: of another service}
 grase: 3s
 `)
 	env := newEnv(t, service.Options{
-		Args: []string{"--config=" + path, "--sample.max-size=3", "now"},
+		Args: []string{"--config=" + path, "--sample.max_siz=3", "now"},
 		Environ: []string{
 			"REEVE_SAMPLE_TIMEUOT=1s", "REEVE_SAMPEL_URL=x", "REEVE_NATS_ULR=x", "REEVE_FETCH_TIMEOUT=1s", "REEVE_SAMPLE_URL=x", "OTHER=1",
 		},
@@ -178,7 +194,7 @@ grase: 3s
 		t.Fatalf("%v is not about settings", err)
 	}
 	want := strings.Join([]string{
-		`--sample.max-size is not a setting; did you mean --sample.max_size?`,
+		`--sample.max_siz is not a setting; did you mean --sample.max_size?`,
 		`sample takes no argument "now"; settings are written --name=value`,
 		`REEVE_SAMPLE_TIMEUOT is not a setting; did you mean REEVE_SAMPLE_TIMEOUT?`,
 		`REEVE_SAMPEL_URL is not a setting; did you mean REEVE_SAMPLE_URL?`,
