@@ -41,6 +41,7 @@ type engine struct {
 	nats *natstest.Server
 	dsn  string
 	conn *pgx.Conn
+	bus  *bus.Bus
 }
 
 func newEngine(t testing.TB) *engine {
@@ -56,6 +57,9 @@ func newEngine(t testing.TB) *engine {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = e.conn.Close(context.WithoutCancel(t.Context())) })
+	if e.bus, err = bus.New(e.nats.Connect()); err != nil {
+		t.Fatal(err)
+	}
 	return e
 }
 
@@ -155,6 +159,9 @@ func (e *engine) start(subdomain string) int64 {
 	}
 	r, err := e.StartRun(e.t.Context(), ledger.NewRun{Pipeline: "civic", Subject: subdomain})
 	if err != nil {
+		e.t.Fatal(err)
+	}
+	if err := e.bus.Wake(); err != nil {
 		e.t.Fatal(err)
 	}
 	return r.Run
