@@ -76,8 +76,8 @@ func serve(in io.Reader, out io.Writer, atPage func(path string, number int)) in
 		}
 	}()
 	for o := range next {
-		r := reader{Config: c, engine: engine, atPage: atPage, out: out}
-		if err := r.read(o.Path, o.First); err != nil {
+		r := reader{Config: c, order: o, engine: engine, atPage: atPage, out: out}
+		if err := r.read(); err != nil {
 			return 1
 		}
 	}
@@ -129,6 +129,7 @@ func compile(c Config, cache wazero.CompilationCache) (pdfium.Pool, error) {
 // A reader reads one document and reports its pages.
 type reader struct {
 	Config
+	order
 	engine pdfium.Pool
 	atPage func(string, int)
 	out    io.Writer
@@ -144,24 +145,34 @@ type reader struct {
 // binding keeps a handle of every object it was asked about.
 const renewal = 200
 
-// read reports the pages of a document from the given one. An error means
-// that the parent is gone.
-func (r *reader) read(path string, first int) error {
+// renewalDrawn is the same for drawing: a sandbox never gives back the memory
+// that its largest page took.
+const renewalDrawn = 16
+
+// read reports the pages of a document. An error means that the parent is gone.
+func (r *reader) read() error {
 	defer r.close()
-	err := r.open(path)
+	err := r.open()
 	if err != nil {
 		return r.fail(err)
 	}
 	if err := writeFrame(r.out, report{Event: opened, Pages: r.pages}); err != nil {
 		return err
 	}
-	for n := first; n <= r.pages; n++ {
-		r.atPage(path, n)
-		p, err := r.page(path, n)
+	for i := r.First; i <= r.count(r.pages); i++ {
+		n := r.number(i)
+		r.atPage(r.Path, n)
+		found, err := r.page(n)
 		if err != nil {
 			return r.fail(err)
 		}
-		if err := writeFrame(r.out, report{Event: page, Page: p}); err != nil {
+		if err := writeFrame(r.out, found); err != nil {
+			return err
+		}
+		if found.Picture == nil {
+			continue
+		}
+		if _, err := r.out.Write(found.Picture.pix); err != nil {
 			return err
 		}
 	}
@@ -183,9 +194,9 @@ func (r *reader) fail(err error) error {
 }
 
 // open opens the document in a fresh sandbox.
-func (r *reader) open(path string) error {
+func (r *reader) open() error {
 	r.close()
-	file, err := os.Open(path)
+	file, err := os.Open(r.Path)
 	if err != nil {
 		return errorf(errUnreached, "%v", err)
 	}
@@ -246,36 +257,40 @@ func (r *reader) abandon() {
 	r.close()
 }
 
-// page reads one page, in a fresh sandbox where the last one is worn out or
-// lost. A page that trips a sandbox is tried again in a fresh one, for what the
-// pages before it left behind may be to blame.
-func (r *reader) page(path string, n int) (*pageReport, error) {
+// page reads or draws one page, in a fresh sandbox where the last one is worn
+// out or lost. A page that trips a sandbox is tried again in a fresh one, for
+// what the pages before it left behind may be to blame.
+func (r *reader) page(n int) (report, error) {
+	if n < 1 || n > r.pages {
+		return r.lost(n, errorf(ErrNoPage, "there is no page %d, the document has %d", n, r.pages)), nil
+	}
+	worn := renewal
+	if r.Render != nil {
+		worn = renewalDrawn
+	}
 	for {
-		if r.age == renewal || r.instance == nil {
-			if err := r.open(path); err != nil {
-				return nil, err
+		if r.age == worn || r.instance == nil {
+			if err := r.open(); err != nil {
+				return report{}, err
 			}
 		}
 		r.age++
-		p := &pageReport{Page: Page{Number: n}}
-		err := r.fill(&p.Page)
+		found, err := r.take(n)
 		if err == nil {
-			return p, nil
+			return found, nil
 		}
 		if known, ok := errors.AsType[*Error](err); ok {
-			p.Err = known
-			return p, nil
+			return r.lost(n, known), nil
 		}
 		first, starved := r.age == 1, r.starved()
 		r.abandon()
-		if !first {
-			continue
+		switch {
+		case !first:
+		case starved:
+			return r.lost(n, errorf(ErrMemory, "page %d needs more than %d MiB of memory", n, r.Memory>>20)), nil
+		default:
+			return r.lost(n, errorf(ErrCrashed, "page %d crashed the reader: %s", n, oneLine(err))), nil
 		}
-		p = &pageReport{Page: Page{Number: n}, Err: errorf(ErrCrashed, "page %d crashed the reader: %s", n, oneLine(err))}
-		if starved {
-			p.Err = errorf(ErrMemory, "page %d needs more than %d MiB of memory", n, r.Memory>>20)
-		}
-		return p, nil
 	}
 }
 
@@ -289,36 +304,53 @@ func (r *reader) starved() bool {
 	return int64(m.HeapAlloc) > r.Memory/3
 }
 
-// fill reads a page. An error that is not an [*Error] comes from the sandbox.
-func (r *reader) fill(p *Page) error {
-	i, n := r.instance, p.Number
+// take does with a page what was ordered. An error that is not an [*Error]
+// comes from the sandbox.
+func (r *reader) take(n int) (report, error) {
+	i := r.instance
 	loaded, err := i.FPDF_LoadPage(&requests.FPDF_LoadPage{Document: r.document, Index: n - 1})
 	if errors.Is(err, pdfium_errors.ErrPage) {
-		return errorf(ErrCorrupt, "page %d is damaged", n)
+		return report{}, errorf(ErrCorrupt, "page %d is damaged", n)
 	}
 	if err != nil {
-		return err
+		return report{}, err
 	}
 	size, err := i.FPDF_GetPageSizeByIndexF(&requests.FPDF_GetPageSizeByIndexF{Document: r.document, Index: n - 1})
 	if err != nil {
-		return err
+		return report{}, err
 	}
-	p.Width, p.Height = float64(size.Size.Width), float64(size.Size.Height)
+	p := Page{Number: n, Width: float64(size.Size.Width), Height: float64(size.Size.Height)}
 	if side := max(p.Width, p.Height); !(side <= r.MaxSide) { // also when it is no number
-		return errorf(ErrPageTooLarge, "page %d is %.0f x %.0f points, sides up to %.0f are read", n, p.Width, p.Height, r.MaxSide)
+		return report{}, errorf(ErrPageTooLarge, "page %d is %.0f x %.0f points, sides up to %.0f are read", n, p.Width, p.Height, r.MaxSide)
 	}
+	var found report
 	at := requests.Page{ByReference: &loaded.Page}
-	if err := r.count(at, p); err != nil {
-		return err
+	if r.Render != nil {
+		found.Event = drawn
+		found.Picture, err = r.draw(at, p)
+	} else {
+		found.Event = page
+		found.Page, err = r.fill(at, p)
 	}
-	if err := r.text(at, p); err != nil {
-		return err
+	if err != nil {
+		return report{}, err
 	}
 	_, err = i.FPDF_ClosePage(&requests.FPDF_ClosePage{Page: loaded.Page})
-	return err
+	return found, err
 }
 
-func (r *reader) count(at requests.Page, p *Page) error {
+// fill reads a page.
+func (r *reader) fill(at requests.Page, p Page) (*pageReport, error) {
+	if err := r.objects(at, &p); err != nil {
+		return nil, err
+	}
+	if err := r.text(at, &p); err != nil {
+		return nil, err
+	}
+	return &pageReport{Page: p}, nil
+}
+
+func (r *reader) objects(at requests.Page, p *Page) error {
 	objects, err := r.instance.FPDFPage_CountObjects(&requests.FPDFPage_CountObjects{Page: at})
 	if err != nil {
 		return err

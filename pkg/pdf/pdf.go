@@ -1,4 +1,5 @@
-// Package pdf reads the text layer of PDFs and says what else is on each page.
+// Package pdf reads the text layer of PDFs, says what else is on each page, and
+// draws pages.
 //
 // PDFs come from strangers and the decoder is large, so none of it runs in the
 // caller's process: documents are read by children, each a second copy of the
@@ -23,7 +24,9 @@ type Config struct {
 	CacheDir string
 	// Children is the number of documents read at once.
 	Children int
-	// Timeout bounds a document, PageTimeout the opening of it and each page.
+	// Timeout bounds the time that children spend on a document, PageTimeout
+	// that for opening it and for each page. What the caller does with a page
+	// does not count.
 	Timeout, PageTimeout time.Duration
 	// Memory bounds what pdfium may take for one document, in bytes.
 	Memory int64
@@ -113,6 +116,7 @@ const (
 	ErrEncrypted    Kind = "encrypted"
 	ErrTooManyPages Kind = "too many pages"
 	ErrPageTooLarge Kind = "page too large"
+	ErrNoPage       Kind = "no such page"
 	ErrTimeout      Kind = "took too long"
 	ErrMemory       Kind = "out of memory"
 	ErrCrashed      Kind = "crashed the reader"

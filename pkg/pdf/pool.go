@@ -81,7 +81,12 @@ func (p *Pool) Close() {
 // Any other error is about the reading: of the file, of ctx, or what each
 // returned.
 func (p *Pool) Read(ctx context.Context, path string, each func(Page) error) (Info, error) {
-	path, err := filepath.Abs(path)
+	return p.run(ctx, order{Path: path}, func(r report) error { return each(r.Page.page()) })
+}
+
+// run has a child work off an order.
+func (p *Pool) run(ctx context.Context, o order, each func(report) error) (Info, error) {
+	path, err := filepath.Abs(o.Path)
 	if err != nil {
 		return Info{}, err
 	}
@@ -94,17 +99,10 @@ func (p *Pool) Read(ctx context.Context, path string, each func(Page) error) (In
 	case <-ctx.Done():
 		return Info{}, context.Cause(ctx)
 	}
-	limit, cancel := context.WithTimeoutCause(ctx, p.config.Timeout, errSlow)
-	defer cancel()
-	s := session{Pool: p, path: path, each: each, next: 1}
+	o.Path = path
+	s := session{Pool: p, order: o, each: each, next: 1, left: p.config.Timeout}
 	defer s.release()
-	err = s.read(limit)
-	switch {
-	case err == nil:
-		return s.info, nil
-	case errors.Is(context.Cause(limit), errSlow) && ctx.Err() == nil:
-		err = errorf(ErrTimeout, "took longer than %s, which ended at page %d of %d", p.config.Timeout, s.next, s.info.Pages)
-	}
+	err = s.read(ctx)
 	known, ok := errors.AsType[*Error](err)
 	switch {
 	case !ok:
@@ -115,8 +113,6 @@ func (p *Pool) Read(ctx context.Context, path string, each func(Page) error) (In
 	}
 	return s.info, err
 }
-
-var errSlow = errors.New("document took too long")
 
 // sniff looks at how a file begins. pdfium takes a header anywhere in the
 // first kilobyte, and so do we.
@@ -145,11 +141,12 @@ func sniff(path string) error {
 // A session is the reading of one document.
 type session struct {
 	*Pool
-	path  string
-	each  func(Page) error
+	order
+	each  func(report) error
 	child *child
 	info  Info
-	next  int // the page to be read next
+	next  int           // the page to be read next, among those wanted
+	left  time.Duration // of the time that children have for the document
 }
 
 // read goes on until the pages are read, past the pages that take a child with them.
@@ -171,11 +168,11 @@ func (s *session) read(ctx context.Context) error {
 			return errorf(gone.err.Kind, "%s; given up, as %d pages before it had ended badly too", gone.err.Detail, lost)
 		default:
 			lost++
-			if err := s.each(Page{Number: s.next, Err: gone.err}); err != nil {
+			if err := s.each(s.lost(s.number(s.next), gone.err)); err != nil {
 				return err
 			}
 			s.next++
-			if s.next > s.info.Pages {
+			if s.next > s.count(s.info.Pages) {
 				return nil
 			}
 		}
@@ -195,23 +192,36 @@ func (s *session) attempt(ctx context.Context) error {
 	c := s.child
 	stop := context.AfterFunc(ctx, c.kill)
 	defer stop()
-	clock := time.AfterFunc(s.config.PageTimeout, c.kill)
+	began := time.Now()
+	clock := time.AfterFunc(min(s.config.PageTimeout, s.left), c.kill)
 	defer clock.Stop()
+	gone := func() error {
+		slow := !clock.Stop()
+		s.left -= time.Since(began)
+		return s.gone(ctx, slow)
+	}
 
-	if err := writeFrame(c.in, order{Path: s.path, First: s.next}); err != nil {
-		return s.lost(ctx, clock)
+	o := s.order
+	o.First = s.next
+	if err := writeFrame(c.in, o); err != nil {
+		return gone()
 	}
 	for {
 		var r report
-		if err := readFrame(c.out, &r); err != nil {
-			return s.lost(ctx, clock)
+		err := readFrame(c.out, &r)
+		if err == nil && r.Event == drawn && r.Picture != nil && r.Picture.Err == nil {
+			err = r.Picture.receive(c.out, o.Render)
+		}
+		if err != nil {
+			return gone()
 		}
 		inTime := clock.Stop()
+		s.left -= time.Since(began)
 		switch {
 		case r.Event == opened:
 			s.info.Pages = r.Pages
-		case r.Event == page && r.Page != nil && r.Page.Number == s.next:
-			if err := s.each(r.Page.page()); err != nil {
+		case s.next <= s.count(s.info.Pages) && r.number() == s.number(s.next):
+			if err := s.each(r); err != nil {
 				s.abandon()
 				return err
 			}
@@ -221,25 +231,27 @@ func (s *session) attempt(ctx context.Context) error {
 		case r.Event == ended:
 			return nil
 		default: // it has lost its mind
-			return s.lost(ctx, clock)
+			return gone()
 		}
+		began = time.Now()
 		if inTime {
-			clock.Reset(s.config.PageTimeout)
+			clock.Reset(min(s.config.PageTimeout, s.left))
 		}
 	}
 }
 
-// lost gives up the child and says why.
-func (s *session) lost(ctx context.Context, clock *time.Timer) error {
-	slow := !clock.Stop()
+// gone gives up the child and says why.
+func (s *session) gone(ctx context.Context, slow bool) error {
 	state := s.abandon()
-	at := fmt.Sprintf("page %d", s.next)
-	if s.info.Pages == 0 {
-		at = "opening it"
+	at := "opening it"
+	if s.info.Pages > 0 {
+		at = fmt.Sprintf("page %d", s.number(min(s.next, s.count(s.info.Pages))))
 	}
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
+	case slow && s.left <= 0:
+		return errorf(ErrTimeout, "took longer than %s, which ended at %s of %d", s.config.Timeout, at, s.info.Pages)
 	case slow:
 		return &childError{errorf(ErrTimeout, "%s took longer than %s", at, s.config.PageTimeout)}
 	case strings.Contains(state, "out of memory"), strings.Contains(state, "cannot allocate memory"):
