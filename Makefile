@@ -17,15 +17,21 @@ help: ## list the targets
 setup: ## find or install what the demo needs: Go and PostgreSQL
 	@scripts/setup
 
-demo: setup build ## process a small town's PDFs from start to end (DOCS=folder: your own)
+demo: setup bin/reeve ## process a small town's PDFs from start to end (DOCS=folder: your own)
 	@bin/reeve demo $(if $(DOCS),--docs "$(DOCS)")
 
-up: setup build ## run all of Reeve in one process, data under ./data
+up: setup bin/reeve ## run all of Reeve in one process, data under ./data
 	@bin/reeve up --data data
 
-build: ## build every program into bin/
+.PHONY: bin/reeve
+bin/reeve: # go decides whether there is anything to do
 	@mkdir -p bin
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ $$(scripts/programs)
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./services/reeve/cmd/reeve
+
+build: ## build every program into bin/; only those that run models need a C compiler
+	@mkdir -p bin
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ $$(CGO_ENABLED=0 scripts/programs)
+	CGO_ENABLED=1 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ $$(scripts/programs -cgo)
 
 test: ## test everything with the race detector (P=package T=name narrow)
 	@scripts/setup test

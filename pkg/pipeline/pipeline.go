@@ -10,8 +10,10 @@ package pipeline
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -121,6 +123,44 @@ type Pipeline struct {
 	Conflict Conflict
 	// Settings are the defaults of a run's settings; a run may set no others.
 	Settings map[string]any
+	// Choices lists the values that a setting may have, where only some make sense.
+	Choices map[string][]string
+}
+
+// Configure returns a run's settings: the defaults, with some overridden. A
+// setting that there is not, of another type or with a value that it may not
+// have is an error that says what would do.
+func (p *Pipeline) Configure(overrides map[string]any) (map[string]any, error) {
+	settings := maps.Clone(p.Settings)
+	for _, name := range slices.Sorted(maps.Keys(overrides)) {
+		standard, known := p.Settings[name]
+		value := overrides[name]
+		choices := p.Choices[name]
+		word, _ := value.(string)
+		switch {
+		case !known:
+			return nil, fmt.Errorf("pipeline %s has no setting %q; it has %s", p.Name, name, strings.Join(slices.Sorted(maps.Keys(p.Settings)), ", "))
+		case standard != nil && kindOf(standard) != kindOf(value):
+			return nil, fmt.Errorf("setting %s of pipeline %s is a %s, not %v", name, p.Name, kindOf(standard), value)
+		case choices != nil && !slices.Contains(choices, word):
+			return nil, fmt.Errorf("setting %s of pipeline %s is %s, not %q", name, p.Name, strings.Join(choices, " or "), word)
+		}
+		settings[name] = value
+	}
+	return settings, nil
+}
+
+// kindOf says of what kind a setting's value is, as JSON knows kinds.
+func kindOf(v any) string {
+	switch v.(type) {
+	case bool:
+		return "boolean"
+	case string:
+		return "string"
+	case int, int64, float64:
+		return "number"
+	}
+	return fmt.Sprintf("%T", v)
 }
 
 // Stage returns the stage of that name.

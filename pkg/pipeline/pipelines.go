@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"maps"
 	"slices"
 	"time"
 )
@@ -55,14 +56,37 @@ var civic = &Pipeline{
 		{Kind: Each, From: "reduce", To: "extraction", When: "entities"},
 		{Kind: All, From: "extraction", To: "compilation", Item: "entities", When: "entities", MaxFailedPct: 100},
 	},
-	Settings: map[string]any{
+	Settings: ocrSettings(map[string]any{
 		// skip: text layers only; pages without one are recorded as such.
+		// auto: these pages are recognised, by the workers of the OCR stages.
 		"ocr_mode": "skip",
 		// entities: extract people, places and votes after the site is live.
 		"entities": false,
 		// force: process every document again, changed or not.
 		"force": false,
+	}),
+	Choices: map[string][]string{
+		"ocr_mode": {"skip", "auto"}, "encoding": {"unicode", "wylie"}, "line_images": {"none", "files"},
 	},
+}
+
+// ocrSettings adds the settings that the OCR stages read.
+func ocrSettings(settings map[string]any) map[string]any {
+	maps.Copy(settings, map[string]any{
+		// version: above 0, keeps what this run makes apart from an earlier one's.
+		"version": 0,
+		// profile: a named set of numbers for finding lines; empty: Reeve's own.
+		"profile": "",
+		// use_tps: flatten bent lines. merge_lines: join fragments; nil: as the profile has it.
+		"use_tps": false, "merge_lines": nil,
+		// line_images: none, or files: keep a picture of every line.
+		"line_images": "none",
+		// encoding of the text: unicode or wylie.
+		"encoding": "unicode",
+		// k_factor, bbox_tolerance: how far around a line is cut; 0: as the profile has it.
+		"k_factor": 0.0, "bbox_tolerance": 0.0,
+	})
+	return settings
 }
 
 // volumes turns scanned volumes into Parquet and volume results.
@@ -75,7 +99,8 @@ var volumes = &Pipeline{
 		{Kind: Each, From: "line_extraction", To: "ocr"},
 		{Kind: Join, From: "ocr", To: "reduce", MaxFailedPct: 100},
 	},
-	Settings: map[string]any{"force": false},
+	Settings: ocrSettings(map[string]any{"force": false}),
+	Choices:  map[string][]string{"encoding": {"unicode", "wylie"}, "line_images": {"none", "files"}},
 }
 
 // leads turns a list of companies into finished letters.

@@ -7,8 +7,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"image/png"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"unicode"
 
@@ -28,9 +30,10 @@ type Store interface {
 	PutFile(ctx context.Context, key, path, contentType string) (stage.Artifact, error)
 }
 
-// Reader reads PDFs, as [pdf.Pool] does.
+// Reader reads and draws PDFs, as [pdf.Pool] does.
 type Reader interface {
 	Read(ctx context.Context, path string, each func(pdf.Page) error) (pdf.Info, error)
+	Render(ctx context.Context, path string, o pdf.RenderOptions, each func(pdf.Rendered) error) (pdf.Info, error)
 }
 
 // Paginator is the stage's handler.
@@ -46,9 +49,13 @@ func New(store Store, reader Reader, temp string) *Paginator {
 	return &Paginator{store, reader, temp}
 }
 
-// modeSkip keeps text layers, whatever they are worth, and leaves the pages
-// without one as they are.
-const modeSkip = "skip"
+const (
+	// modeSkip keeps text layers, whatever they are worth, and leaves the pages
+	// without one as they are.
+	modeSkip = "skip"
+	// modeAuto keeps them too, and has the pages without one recognised.
+	modeAuto = "auto"
+)
 
 // maxText bounds the text of a document, in bytes; a page of minutes has 2,000.
 const maxText = 256 << 20
@@ -70,8 +77,8 @@ func (p *Paginator) Handle(ctx context.Context, task *stage.Task) (stage.Result,
 	if err != nil {
 		return stage.Result{}, err
 	}
-	if mode := settings.OCRMode; mode != modeSkip && mode != "" {
-		return stage.Result{}, fault.Permanentf("ocr_mode %q is not offered: this build has no OCR, only %q", mode, modeSkip)
+	if mode := settings.OCRMode; mode != modeSkip && mode != modeAuto && mode != "" {
+		return stage.Result{}, fault.Permanentf("ocr_mode %q is not offered, only %q and %q", mode, modeSkip, modeAuto)
 	}
 	dir, err := os.MkdirTemp(p.temp, "reeve-pagination-")
 	if err != nil {
@@ -86,7 +93,86 @@ func (p *Paginator) Handle(ctx context.Context, task *stage.Task) (stage.Result,
 	if err != nil {
 		return stage.Result{}, fmt.Errorf("%s: %w", doc.Source, err)
 	}
+	if settings.OCRMode == modeAuto {
+		if err := p.draw(ctx, task, doc, source, pages); err != nil {
+			return stage.Result{}, fmt.Errorf("%s: %w", doc.Source, err)
+		}
+	}
 	return p.keep(ctx, task.Subject, doc, pages, filepath.Join(dir, "pages.parquet"))
+}
+
+// draw keeps a picture of each page that has no text, and spawns them for
+// recognition in ranges of a fixed grid, so that the same pages are always the
+// same items. A page that cannot be drawn stays an image, with the reason.
+func (p *Paginator) draw(ctx context.Context, task *stage.Task, doc civic.Document, source string, rows []table.Page) error {
+	at := map[int]int{} // row by page number
+	var numbers []int
+	for i, row := range rows {
+		if row.Source == civic.SourceImage {
+			at[int(row.Page)] = i
+			numbers = append(numbers, int(row.Page))
+		}
+	}
+	if len(numbers) == 0 {
+		return nil
+	}
+	slices.Sort(numbers)
+	var part civic.Pages
+	spawn := func() error {
+		if len(part.Images) == 0 {
+			return nil
+		}
+		return task.Spawn(ctx, stage.Item{Item: fmt.Sprintf("%s/%05d-%05d", doc.ID, part.First, part.Last), Spec: part})
+	}
+	_, err := p.reader.Render(ctx, source, pdf.RenderOptions{Pages: numbers}, func(page pdf.Rendered) error {
+		if page.Image == nil {
+			rows[at[page.Number]].Error = page.Err.Error()
+			return nil
+		}
+		if page.Number > part.Last {
+			if err := spawn(); err != nil {
+				return err
+			}
+			first := (page.Number-1)/civic.MaxPages*civic.MaxPages + 1
+			part = civic.Pages{
+				Prefix: civic.DocumentKey(task.Subject, doc.ID, doc.SHA256, ""), Document: doc.ID, First: first, Last: first + civic.MaxPages - 1,
+			}
+		}
+		img, err := p.picture(ctx, part.Prefix, filepath.Dir(source), page)
+		if err != nil {
+			return err
+		}
+		part.Images = append(part.Images, img)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return spawn()
+}
+
+// picture keeps a drawn page as a PNG file, without loss and fast to write.
+func (p *Paginator) picture(ctx context.Context, prefix, dir string, page pdf.Rendered) (civic.PageImage, error) {
+	name := fmt.Sprintf("%05d.png", page.Number)
+	path := filepath.Join(dir, name)
+	file, err := os.Create(path)
+	if err != nil {
+		return civic.PageImage{}, err
+	}
+	defer os.Remove(path)
+	err = (&png.Encoder{CompressionLevel: png.BestSpeed}).Encode(file, page.Image)
+	if err := errors.Join(err, file.Close()); err != nil {
+		return civic.PageImage{}, fmt.Errorf("picture of page %d: %w", page.Number, err)
+	}
+	kept, err := p.store.PutFile(ctx, prefix+"/pages/"+name, path, "image/png")
+	if err != nil {
+		return civic.PageImage{}, err
+	}
+	size := page.Image.Bounds()
+	return civic.PageImage{
+		Page: page.Number, Name: name, Object: civic.Object{Key: kept.Key, Size: kept.Size, SHA256: kept.SHA256},
+		Width: size.Dx(), Height: size.Dy(), DPI: int(page.DPI + .5),
+	}, nil
 }
 
 // read reads the pages of a file.

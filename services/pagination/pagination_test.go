@@ -1,12 +1,15 @@
 package pagination_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"image"
+	"image/png"
 	"os"
 	"path/filepath"
 	"strings"
@@ -161,6 +164,71 @@ func (p pages) Read(_ context.Context, _ string, each func(pdf.Page) error) (pdf
 	return pdf.Info{Pages: len(p)}, nil
 }
 
+// Render draws a page a shade of grey each, page 40 not at all.
+func (p pages) Render(_ context.Context, _ string, o pdf.RenderOptions, each func(pdf.Rendered) error) (pdf.Info, error) {
+	for _, n := range o.Pages {
+		page := pdf.Rendered{Number: n, DPI: 200, Image: image.NewGray(image.Rect(0, 0, 20, 30))}
+		page.Image.Pix[0] = byte(n)
+		if n == 40 {
+			page.Image, page.Err = nil, bad(pdf.ErrPageTooLarge, "page 40 is too large")
+		}
+		if err := each(page); err != nil {
+			return pdf.Info{}, err
+		}
+	}
+	return pdf.Info{Pages: len(p)}, nil
+}
+
+// Pages without text are drawn and handed on in ranges of a fixed grid; those
+// that have text, or nothing, are not.
+func TestPaginator_Handle_auto(t *testing.T) {
+	t.Parallel()
+	store := s3test.Open(t)
+	var doc pages
+	for n := 1; n <= 70; n++ {
+		page := pdf.Page{Number: n, Images: 1}
+		if n%2 == 0 && n != 40 {
+			page = pdf.Page{Number: n, Text: "Ayes: 5"}
+		}
+		doc = append(doc, page)
+	}
+	given := task(t, store, "CityCouncil/2024-01-09.pdf", []byte("%PDF-"), `{"ocr_mode":"auto"}`)
+	var spawned []stage.Item
+	given.Spawn = func(_ context.Context, items ...stage.Item) error {
+		spawned = append(spawned, items...)
+		return nil
+	}
+	result, err := pagination.New(store, doc, t.TempDir()).Handle(t.Context(), given)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := result.Output.(civic.Document)
+	var got []string
+	for _, item := range spawned {
+		part := item.Spec.(civic.Pages)
+		if err := part.Validate(); err != nil {
+			t.Errorf("%s: %v", item.Item, err)
+		}
+		got = append(got, fmt.Sprintf("%s %d-%d: %d", strings.TrimPrefix(item.Item, out.ID+"/"), part.First, part.Last, len(part.Images)))
+		for _, img := range part.Images {
+			body, err := store.ReadAll(t.Context(), img.Key, img.SHA256, 1<<20)
+			if err != nil {
+				t.Fatal(err)
+			}
+			pic, err := png.Decode(bytes.NewReader(body))
+			if err != nil || pic.(*image.Gray).Pix[0] != byte(img.Page) || img.Width != 20 || img.Height != 30 || img.DPI != 200 {
+				t.Errorf("picture of page %d: %+v, %v", img.Page, img, err)
+			}
+		}
+	}
+	if diff := cmp.Diff([]string{"00001-00032 1-32: 16", "00033-00064 33-64: 16", "00065-00096 65-96: 3"}, got); diff != "" {
+		t.Errorf("ranges (-want +got):\n%s", diff)
+	}
+	if row := rows(t, store, out)[39]; row.Source != civic.SourceImage || row.Error != "page 40 is too large" {
+		t.Errorf("the page that could not be drawn is %+v", row)
+	}
+}
+
 func bad(kind pdf.Kind, detail string) *pdf.Error { return &pdf.Error{Kind: kind, Detail: detail} }
 
 func TestPaginator_Handle_failedPages(t *testing.T) {
@@ -214,7 +282,7 @@ func TestPaginator_Handle_refusals(t *testing.T) {
 		class  fault.Class
 		says   string
 	}{
-		{"another mode", func(t *stage.Task) { t.Settings = json.RawMessage(`{"ocr_mode":"auto"}`) }, fault.ClassPermanent, `ocr_mode "auto" is not offered: this build has no OCR, only "skip"`},
+		{"another mode", func(t *stage.Task) { t.Settings = json.RawMessage(`{"ocr_mode":"redo"}`) }, fault.ClassPermanent, `ocr_mode "redo" is not offered, only "skip" and "auto"`},
 		{"a mode that is no word", func(t *stage.Task) { t.Settings = json.RawMessage(`{"ocr_mode":1}`) }, fault.ClassPermanent, "settings of run 1"},
 		{"no document", spec(""), fault.ClassPermanent, "no spec"},
 		{"garbage", spec("]"), fault.ClassPermanent, "spec of task"},
