@@ -58,7 +58,8 @@ CREATE TABLE public.documents (
     updated_at timestamp with time zone DEFAULT now() NOT NULL,
     CONSTRAINT documents_kind_check CHECK ((kind = ANY (ARRAY['minutes'::text, 'agenda'::text]))),
     CONSTRAINT documents_status_check CHECK ((status = ANY (ARRAY['pending'::text, 'done'::text, 'partial'::text, 'failed'::text, 'duplicate'::text])))
-);
+)
+WITH (fillfactor='50');
 
 CREATE TABLE public.poison (
     stream text NOT NULL,
@@ -361,15 +362,17 @@ ALTER TABLE ONLY public.sweeps
 ALTER TABLE ONLY public.tasks
     ADD CONSTRAINT tasks_pkey PRIMARY KEY (run, stage, item);
 
-CREATE INDEX documents_sha256 ON public.documents USING btree (subdomain, sha256);
+CREATE INDEX documents_content ON public.documents USING btree (sha256, subdomain);
+
+CREATE INDEX documents_duplicates ON public.documents USING btree (subdomain, duplicate_of) WHERE (duplicate_of <> ''::text);
 
 CREATE UNIQUE INDEX runs_one_running ON public.runs USING btree (pipeline, subject) WHERE (status = 'running'::text);
 
 CREATE INDEX runs_subject ON public.runs USING btree (subject, run DESC);
 
-CREATE INDEX tasks_not_before ON public.tasks USING btree (not_before) WHERE (not_before IS NOT NULL);
+CREATE INDEX tasks_backlog ON public.tasks USING btree (hashtextextended(stage, run), seq);
 
-CREATE UNIQUE INDEX tasks_seq ON public.tasks USING btree (run, stage, seq);
+CREATE INDEX tasks_not_before ON public.tasks USING btree (not_before) WHERE (not_before IS NOT NULL);
 
 ALTER TABLE ONLY public.document_versions
     ADD CONSTRAINT document_versions_subdomain_document_id_fkey FOREIGN KEY (subdomain, document_id) REFERENCES public.documents(subdomain, document_id) ON DELETE CASCADE;

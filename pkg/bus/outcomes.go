@@ -13,9 +13,11 @@ import (
 )
 
 const (
-	// batchOutcomes is how many outcomes a batch has at most, give or take the
-	// last message's.
+	// batchOutcomes and batchBytes are what a batch has at most, give or take
+	// the last message's: one transaction's worth, the children of a listing of
+	// any length included.
 	batchOutcomes = 2000
+	batchBytes    = 8 << 20
 	// doneAhead is how many messages of outcomes are on their way here at most.
 	doneAhead = 256
 	// trimEvery is the least time between two looks at how full the stream is.
@@ -34,6 +36,7 @@ type Outcomes struct {
 	ended    chan struct{}
 	err      error // why the pump has ended; read after ended is closed
 	trimmed  time.Time
+	idle     time.Duration // how long nothing comes before room is made
 }
 
 // Batch is what one transaction takes.
@@ -43,6 +46,7 @@ type Batch struct {
 	Poison []Poison
 
 	from   *Outcomes
+	bytes  int
 	good   []jetstream.Msg
 	poison []jetstream.Msg
 }
@@ -61,7 +65,7 @@ func (b *Bus) Outcomes(ctx context.Context, partition int, log *zap.Logger) (*Ou
 		return nil, fmt.Errorf("consumer %s: %w", fanIn(partition), provisionFirst(err))
 	}
 	ctx, end := context.WithCancel(context.WithoutCancel(ctx))
-	o := &Outcomes{bus: b, log: log, partition: partition, messages: make(chan jetstream.Msg, doneAhead), end: end, ended: make(chan struct{}), trimmed: time.Now()}
+	o := &Outcomes{bus: b, log: log, partition: partition, messages: make(chan jetstream.Msg, doneAhead), end: end, ended: make(chan struct{}), trimmed: time.Now(), idle: trimEvery}
 	go o.pump(ctx)
 	return o, nil
 }
@@ -108,15 +112,19 @@ func (o *Outcomes) Close() {
 // that the connection is closed for good.
 func (o *Outcomes) Next(ctx context.Context) (*Batch, error) {
 	batch := &Batch{from: o}
-	select {
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	case <-o.ended:
-		return nil, o.err
-	case msg := <-o.messages:
-		batch.add(msg)
+	for batch.bytes == 0 {
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-o.ended:
+			return nil, o.err
+		case msg := <-o.messages:
+			batch.add(msg)
+		case <-time.After(o.idle):
+			o.trim() // the stream may be too full for anything to come
+		}
 	}
-	for len(batch.Outcomes) < batchOutcomes {
+	for len(batch.Outcomes) < batchOutcomes && batch.bytes < batchBytes {
 		select {
 		case msg := <-o.messages:
 			batch.add(msg)
@@ -128,6 +136,7 @@ func (o *Outcomes) Next(ctx context.Context) (*Batch, error) {
 }
 
 func (b *Batch) add(msg jetstream.Msg) {
+	b.bytes += max(1, len(msg.Data()))
 	outcomes, err := decodeOutcomes(msg.Data())
 	b.Outcomes = append(b.Outcomes, outcomes...)
 	if err == nil {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 
 	"github.com/jackc/pgx/v5"
@@ -36,11 +37,12 @@ type querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// registered reads a site's registration; ErrNotFound when there is none.
+// registered reads a site's registration, and keeps it from being removed until
+// the transaction ends; ErrNotFound when there is none.
 func registered(ctx context.Context, q querier, subdomain string) (civic.Site, error) {
 	const get = `
 		SELECT subdomain, name, state, country, kind, source, start_year, lat, lng, extra, deployed_version
-		FROM site_registry WHERE subdomain = @subdomain`
+		FROM site_registry WHERE subdomain = @subdomain FOR KEY SHARE`
 	var s civic.Site
 	err := q.QueryRow(ctx, get, pgx.NamedArgs{"subdomain": subdomain}).
 		Scan(&s.Subdomain, &s.Name, &s.State, &s.Country, &s.Kind, &s.Source, &s.StartYear, &s.Lat, &s.Lng, &s.Extra, &s.DeployedVersion)
@@ -50,11 +52,11 @@ func registered(ctx context.Context, q querier, subdomain string) (civic.Site, e
 	return s, err
 }
 
-// project writes the rows of the domain that follow from applied outcomes, in
+// project queues the rows of the domain that follow from applied outcomes, in
 // the order in which a document passes the stages. It marks documents that are
 // byte for byte another one of their site as duplicates, which go no further.
 func (b *batch) project(ctx context.Context, done []applied) error {
-	var q pgx.Batch
+	var paginated, reduced documentColumns
 	fetched, same := map[int64][]*applied{}, map[int64][]*applied{}
 	for i := range done {
 		a := &done[i]
@@ -65,70 +67,119 @@ func (b *batch) project(ctx context.Context, done []applied) error {
 			fetched[a.Run] = append(fetched[a.Run], a)
 		case a.Stage == "fetch" && a.scope != "" && a.Status == stage.StatusCompleted:
 			same[a.Run] = append(same[a.Run], a)
+		case a.Stage == "pagination" && a.Status == stage.StatusCompleted:
+			if err := b.add(&paginated, r, a); err != nil {
+				return err
+			}
+		case a.Stage == "reduce" && a.Status == stage.StatusCompleted:
+			if err := b.add(&reduced, r, a); err != nil {
+				return err
+			}
 		default:
-			if err := b.projectOne(&q, r, a); err != nil {
+			if err := b.projectOne(r, a); err != nil {
 				return err
 			}
 		}
 	}
 	for _, run := range slices.Sorted(maps.Keys(same)) {
-		if err := b.unchanged(&q, b.runs[run], same[run]); err != nil {
+		if err := b.unchanged(b.runs[run], same[run]); err != nil {
 			return err
 		}
 	}
 	for _, run := range slices.Sorted(maps.Keys(fetched)) {
-		if err := b.fetched(ctx, &q, b.runs[run], fetched[run]); err != nil {
+		if err := b.fetched(ctx, b.runs[run], fetched[run]); err != nil {
 			return err
 		}
 	}
-	if q.Len() == 0 {
-		return nil
-	}
-	return b.tx.SendBatch(ctx, &q).Close()
+	paginated.pages(&b.last)
+	reduced.texts(&b.last)
+	return nil
 }
 
-func (b *batch) projectOne(q *pgx.Batch, r *runState, a *applied) error {
+// documentColumns are documents turned into the arrays that a statement takes.
+type documentColumns struct {
+	subdomain, id, sha256, text              []string
+	total, native, ocr, image, blank, failed []int
+}
+
+func (b *batch) add(c *documentColumns, r *runState, a *applied) error {
+	var d civic.Document
+	if err := json.Unmarshal(a.Output, &d); err != nil {
+		return b.misfit(a, err)
+	}
+	var p civic.PageCounts
+	if d.Pages != nil {
+		p = *d.Pages
+	}
+	text := ""
+	if d.Text != nil {
+		raw, _ := json.Marshal(d.Text) // a struct of strings and integers
+		text = string(cleanJSON(raw))
+	}
+	c.subdomain, c.id = append(c.subdomain, r.subject), append(c.id, a.Item)
+	c.sha256, c.text = append(c.sha256, clean(d.SHA256)), append(c.text, text)
+	c.total, c.native, c.ocr = append(c.total, p.Total), append(c.native, p.Native), append(c.ocr, p.OCR)
+	c.image, c.blank, c.failed = append(c.image, p.Image), append(c.blank, p.Blank), append(c.failed, p.Failed)
+	return nil
+}
+
+func (c *documentColumns) args() pgx.NamedArgs {
+	return pgx.NamedArgs{
+		"subdomain": c.subdomain, "id": c.id, "sha256": c.sha256, "text": c.text, "pages": c.total,
+		"native": c.native, "ocr": c.ocr, "image": c.image, "blank": c.blank, "failed": c.failed,
+	}
+}
+
+const (
+	setPages = `
+		UPDATE documents d SET
+			pages = n.pages, pages_native = n.native, pages_ocr = n.ocr, pages_image = n.image, pages_blank = n.blank, pages_failed = n.failed,
+			updated_at = now()`
+	fromDocuments = `
+		FROM unnest(@subdomain::text[], @id::text[], @sha256::text[], @text::text[], @pages::bigint[], @native::bigint[], @ocr::bigint[], @image::bigint[],
+			@blank::bigint[], @failed::bigint[]) AS n(subdomain, id, sha256, text, pages, native, ocr, image, blank, failed)`
+)
+
+// pages writes what pagination has found of the documents.
+func (c *documentColumns) pages(q *pgx.Batch) {
+	const found = setPages + fromDocuments + ` WHERE d.subdomain = n.subdomain AND d.document_id = n.id`
+	if len(c.id) > 0 {
+		q.Queue(found, c.args())
+	}
+}
+
+// texts writes what reduce has made of the documents. Documents that are the
+// same bytes share it.
+func (c *documentColumns) texts(q *pgx.Batch) {
+	const text = `, text = nullif(n.text, '')::jsonb, error_class = '', error_message = ''`
+	const made = setPages + text + `, status = CASE WHEN n.image + n.failed > 0 THEN 'partial' ELSE 'done' END` + fromDocuments + `
+		WHERE d.subdomain = n.subdomain AND d.document_id = n.id`
+	const shared = setPages + text + fromDocuments + `
+		WHERE d.subdomain = n.subdomain AND d.duplicate_of = n.id AND d.duplicate_of <> '' AND d.sha256 = n.sha256`
+	if len(c.id) > 0 {
+		q.Queue(made, c.args())
+		q.Queue(shared, c.args())
+	}
+}
+
+func (b *batch) projectOne(r *runState, a *applied) error {
 	ok := a.Status == stage.StatusCompleted
 	switch {
 	case a.Stage == "fetch" && a.scope != "" && !ok:
 		var d civic.Document
-		if err := json.Unmarshal(a.spec, &d); err != nil {
-			return b.misfit(a, err)
-		}
+		_ = json.Unmarshal(a.spec, &d) // a failure is kept whatever was listed
 		const insert = `
 			INSERT INTO documents (subdomain, document_id, kind, meeting, date, ordinal, source, title, status, error_class, error_message, run)
-			VALUES (@subdomain, @id, @kind, @meeting, @date, @ordinal, @source, @title, 'failed', @class, @message, @run)
+			SELECT @subdomain, @id, @kind, @meeting, @date, @ordinal, @source, @title, 'failed', @class, @message, @run
+			WHERE EXISTS (SELECT FROM site_registry WHERE subdomain = @subdomain)
 			ON CONFLICT (subdomain, document_id) DO UPDATE SET
 				status = 'failed', error_class = @class, error_message = @message, run = @run, updated_at = now()`
-		q.Queue(insert, documentArgs(r, a, d))
+		b.last.Queue(insert, documentArgs(r, a, d))
 	case (a.Stage == "pagination" || a.Stage == "reduce") && !ok:
 		const fail = `
 			UPDATE documents SET status = 'failed', error_class = @class, error_message = @message, updated_at = now()
 			WHERE subdomain = @subdomain AND document_id = @id`
-		q.Queue(fail, documentArgs(r, a, civic.Document{ID: a.Item}))
-	case a.Stage == "pagination":
-		var d civic.Document
-		if err := json.Unmarshal(a.Output, &d); err != nil {
-			return b.misfit(a, err)
-		}
-		const pages = `
-			UPDATE documents SET pages = @pages, pages_native = @native, pages_ocr = @ocr, pages_image = @image,
-				pages_blank = @blank, pages_failed = @failed, updated_at = now()
-			WHERE subdomain = @subdomain AND document_id = @id`
-		q.Queue(pages, documentArgs(r, a, d))
-	case a.Stage == "reduce":
-		var d civic.Document
-		if err := json.Unmarshal(a.Output, &d); err != nil {
-			return b.misfit(a, err)
-		}
-		// Documents that are the same bytes share the text.
-		const reduced = `
-			UPDATE documents SET
-				status = CASE WHEN document_id <> @id THEN status WHEN @image::int + @failed::int > 0 THEN 'partial' ELSE 'done' END,
-				text = nullif(@text, '')::jsonb, pages = @pages, pages_native = @native, pages_ocr = @ocr, pages_image = @image,
-				pages_blank = @blank, pages_failed = @failed, error_class = '', error_message = '', updated_at = now()
-			WHERE subdomain = @subdomain AND (document_id = @id OR duplicate_of = @id AND sha256 = @sha256)`
-		q.Queue(reduced, documentArgs(r, a, d))
+		b.last.Queue(fail, documentArgs(r, a, civic.Document{ID: a.Item}))
 	case a.Stage == "compilation" && ok && len(a.Output) > 0:
 		var c civic.Compiled
 		if err := json.Unmarshal(a.Output, &c); err != nil {
@@ -140,7 +191,7 @@ func (b *batch) projectOne(q *pgx.Batch, r *runState, a *applied) error {
 		const compiled = `
 			UPDATE site_registry SET compiled_version = @version, compiled_at = now(), pages = @pages, updated_at = now()
 			WHERE subdomain = @subdomain`
-		q.Queue(compiled, pgx.NamedArgs{"version": c.Version, "pages": c.Minutes + c.Agendas, "subdomain": r.subject})
+		b.last.Queue(compiled, pgx.NamedArgs{"version": c.Version, "pages": c.Minutes + c.Agendas, "subdomain": r.subject})
 	case a.Stage == "deploy" && ok && a.Skip == "":
 		var d civic.Deployed
 		if err := json.Unmarshal(a.Output, &d); err != nil {
@@ -149,7 +200,7 @@ func (b *batch) projectOne(q *pgx.Batch, r *runState, a *applied) error {
 		const deployed = `
 			UPDATE site_registry SET deployed_version = @version, deployed_at = now(), updated_at = now()
 			WHERE subdomain = @subdomain`
-		q.Queue(deployed, pgx.NamedArgs{"version": d.Version, "subdomain": r.subject})
+		b.last.Queue(deployed, pgx.NamedArgs{"version": d.Version, "subdomain": r.subject})
 	}
 	return nil
 }
@@ -165,7 +216,7 @@ var ErrMisfit = errors.New("output of another form than the stage's")
 
 // unchanged keeps what a source says of documents whose bytes are the same as
 // before, so that the next run can tell without reading them.
-func (b *batch) unchanged(q *pgx.Batch, r *runState, tasks []*applied) error {
+func (b *batch) unchanged(r *runState, tasks []*applied) error {
 	var id, title, etag, lastModified []string
 	for _, a := range tasks {
 		if len(a.Output) == 0 {
@@ -186,14 +237,14 @@ func (b *batch) unchanged(q *pgx.Batch, r *runState, tasks []*applied) error {
 		FROM unnest(@id::text[], @title::text[], @etag::text[], @last_modified::text[]) AS n(id, title, etag, last_modified)
 		WHERE d.subdomain = @subdomain AND d.document_id = n.id
 		  AND (d.title, d.etag, d.last_modified) IS DISTINCT FROM (n.title, n.etag, n.last_modified)`
-	q.Queue(told, pgx.NamedArgs{"subdomain": r.subject, "id": id, "title": title, "etag": etag, "last_modified": lastModified})
+	b.last.Queue(told, pgx.NamedArgs{"subdomain": r.subject, "id": id, "title": title, "etag": etag, "last_modified": lastModified})
 	return nil
 }
 
 // fetched writes documents of one run that were downloaded. A document that
 // has the bytes of another one of its site, of this batch or before, is marked
 // as its duplicate, which goes no further.
-func (b *batch) fetched(ctx context.Context, q *pgx.Batch, r *runState, tasks []*applied) error {
+func (b *batch) fetched(ctx context.Context, r *runState, tasks []*applied) error {
 	var c struct {
 		id, kind, meeting, date, source, title, sha256, key, etag, lastModified, duplicateOf []string
 		ordinal                                                                              []int
@@ -255,12 +306,12 @@ func (b *batch) fetched(ctx context.Context, q *pgx.Batch, r *runState, tasks []
 	const release = `
 		UPDATE documents c SET duplicate_of = '', status = CASE WHEN c.text IS NULL THEN 'pending' WHEN c.pages_image + c.pages_failed > 0 THEN 'partial' ELSE 'done' END
 		FROM unnest(@id::text[], @sha256::text[]) AS n(id, sha256)
-		WHERE c.subdomain = @subdomain AND c.duplicate_of = n.id AND c.sha256 <> n.sha256`
+		WHERE c.subdomain = @subdomain AND c.duplicate_of = n.id AND c.duplicate_of <> '' AND c.sha256 <> n.sha256`
 	const upsert = `
 		INSERT INTO documents AS d (subdomain, document_id, kind, meeting, date, ordinal, source, title, status, version,
 			sha256, size, key, etag, last_modified, duplicate_of, run)
 		SELECT @subdomain, id, kind, meeting, date, ordinal, source, title, 'pending', 1, sha256, size, key, etag, last_modified, duplicate_of, @run
-		FROM unnest(@id::text[], @kind::text[], @meeting::text[], @date::text[], @ordinal::int[], @source::text[], @title::text[], @sha256::text[],
+		FROM unnest(@id::text[], @kind::text[], @meeting::text[], @date::text[], @ordinal::bigint[], @source::text[], @title::text[], @sha256::text[],
 			@size::bigint[], @key::text[], @etag::text[], @last_modified::text[], @duplicate_of::text[])
 			AS n(id, kind, meeting, date, ordinal, source, title, sha256, size, key, etag, last_modified, duplicate_of)
 		ON CONFLICT (subdomain, document_id) DO UPDATE SET
@@ -286,31 +337,20 @@ func (b *batch) fetched(ctx context.Context, q *pgx.Batch, r *runState, tasks []
 		statements = append(statements, share, stop)
 	}
 	for _, statement := range statements {
-		q.Queue(statement, args)
+		b.last.Queue(statement, args)
 	}
 	return nil
 }
 
-// documentArgs are the arguments that statements on documents take.
+// documentArgs are the arguments of the statements on a document that failed.
 func documentArgs(r *runState, a *applied, d civic.Document) pgx.NamedArgs {
 	kind := d.Kind
 	if kind != civic.Agenda {
 		kind = civic.Minutes
 	}
-	p := civic.PageCounts{}
-	if d.Pages != nil {
-		p = *d.Pages
-	}
-	text := ""
-	if d.Text != nil {
-		raw, _ := json.Marshal(d.Text) // a struct of strings and integers
-		text = string(raw)
-	}
 	return pgx.NamedArgs{
 		"subdomain": r.subject, "id": a.Item, "run": a.Run, "class": string(a.ErrorClass), "message": clean(a.ErrorMessage),
-		"kind": kind, "meeting": clean(d.Meeting), "date": clean(d.Date), "ordinal": max(d.Ordinal, 1), "source": clean(d.Source),
-		"title": clean(d.Title), "sha256": d.SHA256, "size": d.Size, "key": d.Key, "etag": clean(d.ETag), "last_modified": clean(d.LastModified),
-		"pages": p.Total, "native": p.Native, "ocr": p.OCR, "image": p.Image, "blank": p.Blank, "failed": p.Failed, "text": text,
+		"kind": kind, "meeting": clean(d.Meeting), "date": clean(d.Date), "ordinal": min(max(d.Ordinal, 1), math.MaxInt32), "source": clean(d.Source), "title": clean(d.Title),
 	}
 }
 
@@ -375,6 +415,11 @@ func (l *Ledger) sites(ctx context.Context, subdomain string) ([]Site, error) {
 // site goes on.
 func (l *Ledger) RemoveSite(ctx context.Context, subdomain string) error {
 	return l.tx(ctx, func(tx pgx.Tx) error {
+		// A run that is just being started is waited for, and found.
+		const lock = `SELECT FROM site_registry WHERE subdomain = @subdomain FOR UPDATE`
+		if _, err := tx.Exec(ctx, lock, pgx.NamedArgs{"subdomain": subdomain}); err != nil {
+			return fmt.Errorf("remove site %s: %w", subdomain, err)
+		}
 		const running = `SELECT run FROM runs WHERE pipeline = 'civic' AND subject = @subdomain AND status = 'running'`
 		var run int64
 		switch err := tx.QueryRow(ctx, running, pgx.NamedArgs{"subdomain": subdomain}).Scan(&run); {
@@ -426,7 +471,8 @@ func scanDocument(row pgx.CollectableRow) (d Document, err error) {
 }
 
 // counted adds up the documents that a run has seen: each fetch task of a
-// document is one, and goes where the run has brought it.
+// document is one, and goes where the run has brought it. It groups rather than
+// joins: a plan made while the tables were small cannot get it wrong.
 const counted = `
 	SELECT count(*) AS found,
 		count(*) FILTER (WHERE state = 'done') AS done,
@@ -442,20 +488,31 @@ const counted = `
 		coalesce(sum(pages_failed) FILTER (WHERE state IN ('done', 'partial')), 0) AS unreadable,
 		coalesce(sum(pages)        FILTER (WHERE state = 'duplicate'), 0) AS duplicate
 	FROM (
-		SELECT d.*, CASE
-			WHEN f.status IN ('failed', 'cancelled') THEN 'failed'
-			WHEN f.skip = 'duplicate' THEN 'duplicate'
-			WHEN f.skip IS NOT NULL THEN 'unchanged'
-			WHEN p.status IN ('failed', 'cancelled') OR r.status IN ('failed', 'cancelled') THEN 'failed'
-			WHEN r.status = 'completed' AND d.pages_image + d.pages_failed > 0 THEN 'partial'
-			WHEN r.status = 'completed' THEN 'done'
+		SELECT x.*, CASE
+			WHEN fetched IN ('failed', 'cancelled') THEN 'failed'
+			WHEN skip = 'duplicate' THEN 'duplicate'
+			WHEN skip IS NOT NULL THEN 'unchanged'
+			WHEN paginated IN ('failed', 'cancelled') OR reduced IN ('failed', 'cancelled') THEN 'failed'
+			WHEN reduced = 'completed' AND pages_image + pages_failed > 0 THEN 'partial'
+			WHEN reduced = 'completed' THEN 'done'
 			ELSE 'pending'
 		END AS state
-		FROM tasks f
-		LEFT JOIN documents d ON d.subdomain = @subdomain AND d.document_id = f.item
-		LEFT JOIN tasks p ON p.run = f.run AND p.stage = 'pagination' AND p.item = f.item
-		LEFT JOIN tasks r ON r.run = f.run AND r.stage = 'reduce' AND r.item = f.item
-		WHERE f.run = @run AND f.stage = 'fetch' AND f.scope <> ''
+		FROM (
+			SELECT max(fetched) AS fetched, max(skip) AS skip, max(paginated) AS paginated, max(reduced) AS reduced, max(pages) AS pages,
+				max(pages_native) AS pages_native, max(pages_ocr) AS pages_ocr, max(pages_image) AS pages_image,
+				max(pages_blank) AS pages_blank, max(pages_failed) AS pages_failed
+			FROM (
+				SELECT item, status AS fetched, skip, NULL AS paginated, NULL AS reduced,
+					NULL::int AS pages, NULL::int AS pages_native, NULL::int AS pages_ocr, NULL::int AS pages_image, NULL::int AS pages_blank, NULL::int AS pages_failed
+				FROM tasks WHERE run = @run AND stage = 'fetch' AND scope <> ''
+				UNION ALL
+				SELECT item, NULL, NULL, CASE stage WHEN 'pagination' THEN status END, CASE stage WHEN 'reduce' THEN status END, NULL, NULL, NULL, NULL, NULL, NULL
+				FROM tasks WHERE run = @run AND stage IN ('pagination', 'reduce')
+				UNION ALL
+				SELECT document_id, NULL, NULL, NULL, NULL, pages, pages_native, pages_ocr, pages_image, pages_blank, pages_failed
+				FROM documents WHERE subdomain = @subdomain
+			) y GROUP BY item HAVING max(fetched) IS NOT NULL
+		) x
 	) x`
 
 // freezeSummary keeps the sums of a run that has ended, since its documents

@@ -71,7 +71,7 @@ type Dispatchable struct {
 
 const selectDispatchable = `
 	SELECT t.run, r.pipeline, r.subject, t.stage, t.item, t.scope, t.generation, t.tries, t.attempts + 1, r.settings, t.spec, t.seq, r.priority, r.trace_id
-	FROM tasks t JOIN runs r USING (run)`
+	FROM tasks t JOIN runs r ON `
 
 func scanDispatchable(row pgx.CollectableRow) (d Dispatchable, err error) {
 	err = row.Scan(&d.Run, &d.Pipeline, &d.Subject, &d.Stage, &d.Item, &d.Parent, &d.Generation, &d.Try, &d.Attempt, &d.Settings, &d.Spec,
@@ -85,8 +85,10 @@ func scanDispatchable(row pgx.CollectableRow) (d Dispatchable, err error) {
 
 // Undispatched returns up to limit planned tasks of a backlog, in order.
 func (l *Ledger) Undispatched(ctx context.Context, b Backlog, limit int) ([]Dispatchable, error) {
-	const q = selectDispatchable + `
-		WHERE t.run = @run AND t.stage = @stage AND t.seq > @after AND t.status = 'planned' AND r.status = 'running'
+	// By the index of the backlog and no other: see the migration that made it.
+	const q = selectDispatchable + `r.run = @run
+		WHERE hashtextextended(t.stage, t.run) = hashtextextended(@stage, @run) AND (t.run, t.stage) IS NOT DISTINCT FROM (@run, @stage)
+		  AND t.seq > @after AND t.status = 'planned' AND r.status = 'running'
 		ORDER BY t.seq LIMIT @limit`
 	rows, err := l.pool.Query(ctx, q, pgx.NamedArgs{"run": b.Run, "stage": b.Stage, "after": b.Dispatched, "limit": limit})
 	if err != nil {
@@ -123,7 +125,7 @@ func (l *Ledger) MarkDispatched(ctx context.Context, marks []Backlog) error {
 // Due returns up to limit tasks whose wait before the next try is over, except
 // those of paused stages, the longest overdue first.
 func (l *Ledger) Due(ctx context.Context, limit int) ([]Dispatchable, error) {
-	const q = selectDispatchable + `
+	const q = selectDispatchable + `r.run = t.run
 		WHERE t.not_before <= now() AND t.status = 'retry' AND r.status = 'running'
 		  AND NOT EXISTS (SELECT FROM stages p WHERE p.stage = t.stage AND p.paused)
 		ORDER BY t.not_before LIMIT @limit`
@@ -137,9 +139,10 @@ func (l *Ledger) Due(ctx context.Context, limit int) ([]Dispatchable, error) {
 // MarkRedispatched puts tasks whose retry has been handed out back to planned.
 // Call it after the messages are stored.
 func (l *Ledger) MarkRedispatched(ctx context.Context, tasks []Dispatchable) error {
-	const q = `
+	const q = lockRuns + `
 		UPDATE tasks t SET status = 'planned', not_before = NULL, updated_at = now()
 		FROM unnest(@run::bigint[], @stage::text[], @item::text[], @generation::int[], @try::int[]) AS d(run, stage, item, generation, try)
+		JOIN locked USING (run)
 		WHERE t.run = d.run AND t.stage = d.stage AND t.item = d.item AND t.generation = d.generation AND t.tries = d.try AND t.status = 'retry'`
 	if len(tasks) == 0 {
 		return nil
@@ -149,6 +152,10 @@ func (l *Ledger) MarkRedispatched(ctx context.Context, tasks []Dispatchable) err
 	}
 	return nil
 }
+
+// lockRuns begins a statement on tasks. Whoever changes tasks holds their runs,
+// in order, so that none waits for another who waits for it.
+const lockRuns = `WITH locked AS MATERIALIZED (SELECT run FROM runs WHERE run = ANY(@run) ORDER BY run FOR NO KEY UPDATE)`
 
 func refs(tasks []Dispatchable) pgx.NamedArgs {
 	var run []int64

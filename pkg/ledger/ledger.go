@@ -12,6 +12,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -35,6 +36,8 @@ func Open(ctx context.Context, dsn string) (*Ledger, error) {
 	if c.ConnConfig.ConnectTimeout == 0 {
 		c.ConnConfig.ConnectTimeout = 5 * time.Second
 	}
+	c.MaxConns = max(c.MaxConns, 2) // one that leads needs another
+	c.AfterConnect = settings
 	pool, err := pgxpool.NewWithConfig(ctx, c)
 	if err != nil {
 		return nil, fmt.Errorf("open postgres: %w", err)
@@ -44,6 +47,18 @@ func Open(ctx context.Context, dsn string) (*Ledger, error) {
 		return nil, fmt.Errorf("postgres at %s:%d does not answer: %w", c.ConnConfig.Host, c.ConnConfig.Port, err)
 	}
 	return &Ledger{pool: pool}, nil
+}
+
+// settings are those of every session. Plans are made for the tables as they
+// are: one kept from when they were small reads all of them for every task. No
+// statement runs for so long that compiling it would pay. And whoever vanishes
+// without a word holds its locks for a minute, not for hours.
+func settings(ctx context.Context, conn *pgx.Conn) error {
+	const set = `
+		SELECT set_config('plan_cache_mode', 'force_custom_plan', false), set_config('jit', 'off', false), set_config('idle_in_transaction_session_timeout', '1min', false),
+			set_config('tcp_keepalives_idle', '30', false), set_config('tcp_keepalives_interval', '10', false), set_config('tcp_keepalives_count', '3', false)`
+	_, err := conn.Exec(ctx, set)
+	return err
 }
 
 // Close closes all connections.
@@ -72,10 +87,11 @@ func again(err error) bool {
 }
 
 // Unstorable reports whether err says that Postgres will never take the data
-// as it is, whatever the circumstances: malformed values, broken constraints.
+// as it is, whatever the circumstances: malformed values, broken constraints,
+// more than a limit allows.
 func Unstorable(err error) bool {
 	pg, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && len(pg.Code) == 5 && (pg.Code[:2] == "22" || pg.Code[:2] == "23")
+	return ok && len(pg.Code) == 5 && slices.Contains([]string{"21", "22", "23", "54"}, pg.Code[:2])
 }
 
 // definition returns the pipeline that a run with these settings goes through.

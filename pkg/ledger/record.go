@@ -97,6 +97,8 @@ type batch struct {
 
 	runs map[int64]*runState
 	news []newTask
+	// last is what is written at the end, in one round trip.
+	last pgx.Batch
 	out  Recorded
 }
 
@@ -178,12 +180,9 @@ func (b *batch) record(ctx context.Context, outcomes []stage.Outcome) (Recorded,
 }
 
 // fold merges the outcomes of one batch that are of the same task and
-// generation: the children of all of them, and the most decisive of the rest.
-// The result is in key order, so that transactions lock rows in one order.
+// generation: the children of all of them, and the one that says most of the
+// rest. The result is in key order, so that transactions lock rows in one order.
 func fold(outcomes []stage.Outcome) []stage.Outcome {
-	weight := map[stage.Status]int{
-		stage.StatusWorking: 0, stage.StatusWaiting: 1, stage.StatusRetry: 2, stage.StatusFailed: 3, stage.StatusCompleted: 4,
-	}
 	merged := make(map[taskKey]*stage.Outcome, len(outcomes))
 	for _, o := range outcomes {
 		o.ErrorMessage = clip(o.ErrorMessage, 500)
@@ -194,7 +193,7 @@ func fold(outcomes []stage.Outcome) []stage.Outcome {
 			continue
 		}
 		items := slices.Concat(was.Items, o.Items)
-		if weight[o.Status] > weight[was.Status] || weight[o.Status] == weight[was.Status] && o.Try > was.Try {
+		if saysMore(&o, was) {
 			*was = o
 		}
 		was.Items = items
@@ -209,6 +208,18 @@ func fold(outcomes []stage.Outcome) []stage.Outcome {
 	return list
 }
 
+// saysMore reports whether a of two outcomes of a task is the one to go by.
+// Done is done, whichever try it was; else only the latest try can count.
+func saysMore(a, b *stage.Outcome) bool {
+	weight := func(o *stage.Outcome) int {
+		return slices.Index([]stage.Status{stage.StatusWorking, stage.StatusWaiting, stage.StatusRetry, stage.StatusFailed}, o.Status)
+	}
+	if done := a.Status == stage.StatusCompleted; done != (b.Status == stage.StatusCompleted) {
+		return done
+	}
+	return cmp.Or(cmp.Compare(a.Try, b.Try), cmp.Compare(weight(a), weight(b))) > 0
+}
+
 // load locks the runs of the batch, in order, and reads their counters.
 func (b *batch) load(ctx context.Context, outcomes []stage.Outcome) error {
 	const lock = `
@@ -220,17 +231,20 @@ func (b *batch) load(ctx context.Context, outcomes []stage.Outcome) error {
 			ids = append(ids, o.Run)
 		}
 	}
-	rows, err := b.tx.Query(ctx, lock, pgx.NamedArgs{"runs": ids})
-	if err != nil {
-		return err
-	}
 	b.runs = make(map[int64]*runState, len(ids))
+	var q pgx.Batch
+	q.Queue(lock, pgx.NamedArgs{"runs": ids}).Query(b.readRuns)
+	q.Queue(runCounters, pgx.NamedArgs{"runs": ids}).Query(b.readCounters)
+	return b.tx.SendBatch(ctx, &q).Close()
+}
+
+func (b *batch) readRuns(rows pgx.Rows) error {
 	var (
 		r        runState
 		name     string
 		settings map[string]any
 	)
-	_, err = pgx.ForEachRow(rows, []any{&r.run, &name, &r.subject, &settings, &r.running, &r.doomed, &r.note}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&r.run, &name, &r.subject, &settings, &r.running, &r.doomed, &r.note}, func() error {
 		base, ok := pipeline.Named(name)
 		if !ok {
 			return nil // a pipeline of another build: its outcomes stay unapplied
@@ -242,28 +256,21 @@ func (b *batch) load(ctx context.Context, outcomes []stage.Outcome) error {
 		settings = nil
 		return nil
 	})
-	if err != nil {
-		return err
-	}
-	return b.counters(ctx, ids)
+	return err
 }
 
-// counters reads the counters of the run scope of all runs.
-func (b *batch) counters(ctx context.Context, runs []int64) error {
-	const q = `
-		SELECT run, scope, stage, position, generation, total, completed, failed, cancelled,
-		       skipped, last_seq, sealed, closed_at IS NOT NULL, opened_at
-		FROM run_stages WHERE run = ANY(@runs) AND scope = ''`
-	return b.readCounters(ctx, q, pgx.NamedArgs{"runs": runs})
-}
+const selectCounters = `
+	SELECT run, scope, stage, position, generation, total, completed, failed, cancelled,
+	       skipped, last_seq, sealed, closed_at IS NOT NULL, opened_at
+	FROM run_stages`
+
+// runCounters reads the counters of the run scope of all runs.
+const runCounters = selectCounters + ` WHERE run = ANY(@runs) AND scope = ''`
 
 // scopes reads the counters of the given parents' children. Those that are
 // known already are left as they are.
 func (b *batch) scopes(ctx context.Context, parents []parent) error {
-	const q = `
-		SELECT run, scope, stage, position, generation, total, completed, failed, cancelled,
-		       skipped, last_seq, sealed, closed_at IS NOT NULL, opened_at
-		FROM run_stages JOIN unnest(@runs::bigint[], @scopes::text[]) AS p(run, scope) USING (run, scope)`
+	const q = selectCounters + ` JOIN unnest(@runs::bigint[], @scopes::text[]) AS p(run, scope) USING (run, scope)`
 	if len(parents) == 0 {
 		return nil
 	}
@@ -272,20 +279,20 @@ func (b *batch) scopes(ctx context.Context, parents []parent) error {
 	for _, p := range parents {
 		runs, scopes = append(runs, p.run), append(scopes, p.item)
 	}
-	return b.readCounters(ctx, q, pgx.NamedArgs{"runs": runs, "scopes": scopes})
-}
-
-func (b *batch) readCounters(ctx context.Context, q string, args pgx.NamedArgs) error {
-	rows, err := b.tx.Query(ctx, q, args)
+	rows, err := b.tx.Query(ctx, q, pgx.NamedArgs{"runs": runs, "scopes": scopes})
 	if err != nil {
 		return err
 	}
+	return b.readCounters(rows)
+}
+
+func (b *batch) readCounters(rows pgx.Rows) error {
 	var (
 		run int64
 		k   scopeKey
 		c   counter
 	)
-	_, err = pgx.ForEachRow(rows, []any{
+	_, err := pgx.ForEachRow(rows, []any{
 		&run, &k.scope, &k.stage, &c.position, &c.generation, &c.Total, &c.Completed, &c.Failed, &c.Cancelled,
 		&c.Skipped, &c.lastSeq, &c.Sealed, &c.Closed, &c.openedAt,
 	}, func() error {
@@ -306,67 +313,100 @@ type parent struct {
 }
 
 // spawn plans the children that outcomes list, and holds completions against
-// the number they claim: a part that got lost must not close a scope early.
+// the number they claim: a part that got lost must not close a scope early. An
+// outcome whose children cannot be planned becomes a failure that says why.
 func (b *batch) spawn(ctx context.Context, outcomes []stage.Outcome) error {
-	var c columns
-	var spawning []parent
+	var spawning []*stage.Outcome
 	for i := range outcomes {
-		if o := &outcomes[i]; len(o.Items) > 0 || o.Spawned > 0 {
-			if err := c.add(o); err != nil {
-				return err
-			}
-			spawning = append(spawning, parent{o.Run, o.Stage, o.Item})
+		o := &outcomes[i]
+		if r := b.runs[o.Run]; r != nil && r.running && (len(o.Items) > 0 || o.Spawned > 0) {
+			spawning = append(spawning, o)
 		}
 	}
 	if len(spawning) == 0 {
 		return nil
 	}
-	if err := b.scopes(ctx, spawning); err != nil {
-		return err
-	}
-	const living = `
-		SELECT t.run, t.stage, t.item, t.generation FROM tasks t
-		JOIN unnest(@run::bigint[], @stage::text[], @item::text[]) AS o(run, stage, item) USING (run, stage, item)
-		WHERE t.status NOT IN ('completed', 'failed', 'cancelled')`
-	rows, err := b.tx.Query(ctx, living, c.args())
+	live, err := b.living(ctx, spawning)
 	if err != nil {
 		return err
 	}
-	live := map[taskKey]bool{}
-	var k taskKey
-	if _, err := pgx.ForEachRow(rows, []any{&k.run, &k.stage, &k.item, &k.generation}, func() error { live[k] = true; return nil }); err != nil {
-		return err
-	}
-	for i := range outcomes {
-		o := &outcomes[i]
-		r := b.runs[o.Run]
-		if r == nil || !r.running || len(o.Items) == 0 && o.Spawned == 0 || !live[taskKey{o.Run, o.Stage, o.Item, o.Generation}] {
+	spawning = slices.DeleteFunc(spawning, func(o *stage.Outcome) bool { return !live[taskKey{o.Run, o.Stage, o.Item, o.Generation}] })
+	var scopes []parent
+	var children []newTask
+	for _, o := range spawning {
+		to := spawnTarget(b.runs[o.Run].pipe, o.Stage)
+		if err := spawnable(to, o); err != nil {
+			fail(o, "spawn-refused", err)
 			continue
 		}
-		to := spawnTarget(r.pipe, o.Stage)
-		if to == "" {
-			return fmt.Errorf("run %d: stage %s of pipeline %s spawns nothing, yet %s has children", o.Run, o.Stage, r.pipe.Name, o.Item)
-		}
-		var children []newTask
+		scopes = append(scopes, parent{o.Run, o.Stage, o.Item})
 		for _, it := range o.Items {
 			children = append(children, newTask{run: o.Run, stage: to, item: it.Item, scope: o.Item, spec: it.Spec})
 		}
-		if err := b.plan(ctx, children, true); err != nil {
-			return err
+	}
+	if err := b.scopes(ctx, scopes); err != nil {
+		return err
+	}
+	taken, err := b.plan(ctx, children, true)
+	if err != nil {
+		return err
+	}
+	for _, o := range spawning {
+		to := spawnTarget(b.runs[o.Run].pipe, o.Stage)
+		var there int64
+		if c := b.runs[o.Run].counters[scopeKey{o.Item, to}]; c != nil {
+			there = c.Total
 		}
-		if o.Status == stage.StatusCompleted && o.Spawned > 0 {
-			var there int64
-			if c := r.counters[scopeKey{o.Item, to}]; c != nil {
-				there = c.Total
-			}
-			if there < int64(o.Spawned) {
-				o.Status, o.ErrorClass, o.After = stage.StatusRetry, fault.ClassInfra, time.Second
-				o.ErrorMessage = fmt.Sprintf("%d of %d spawned items arrived; spawning again", there, o.Spawned)
-				o.Fingerprint = "spawn-lost"
-			}
+		switch item, clash := taken[scopeOf{o.Run, to, o.Item}]; {
+		case clash:
+			fail(o, "spawn-taken", fmt.Errorf("spawned item %s is in the run already, and not of %s", item, o.Item))
+		case o.Status == stage.StatusCompleted && there < int64(o.Spawned):
+			o.Status, o.ErrorClass, o.After = stage.StatusRetry, fault.ClassInfra, time.Second
+			o.ErrorMessage = fmt.Sprintf("%d of %d spawned items arrived; spawning again", there, o.Spawned)
+			o.Fingerprint = "spawn-lost"
 		}
 	}
 	return nil
+}
+
+// spawnable reports why an outcome may not list the children that it does.
+func spawnable(to string, o *stage.Outcome) error {
+	if to == "" {
+		return fmt.Errorf("stage %s spawns nothing in this pipeline, yet %s has children", o.Stage, o.Item)
+	}
+	for _, it := range o.Items {
+		if err := stage.ValidItem(it.Item); err != nil {
+			return fmt.Errorf("spawned by %s: %w", o.Item, err)
+		}
+	}
+	return nil
+}
+
+// fail makes an outcome a failure that no further try can help.
+func fail(o *stage.Outcome, fingerprint string, why error) {
+	o.Status, o.ErrorClass, o.ErrorMessage, o.Fingerprint = stage.StatusFailed, fault.ClassPermanent, clip(why.Error(), 500), fingerprint
+	o.Items, o.Spawned, o.Skip = nil, 0, ""
+}
+
+// living tells which of the outcomes' tasks have not ended.
+func (b *batch) living(ctx context.Context, outcomes []*stage.Outcome) (map[taskKey]bool, error) {
+	const q = `
+		SELECT t.run, t.stage, t.item, t.generation FROM tasks t
+		JOIN unnest(@run::bigint[], @stage::text[], @item::text[]) AS o(run, stage, item) USING (run, stage, item)
+		WHERE t.status NOT IN ('completed', 'failed', 'cancelled')`
+	var runs []int64
+	var stages, items []string
+	for _, o := range outcomes {
+		runs, stages, items = append(runs, o.Run), append(stages, o.Stage), append(items, o.Item)
+	}
+	rows, err := b.tx.Query(ctx, q, pgx.NamedArgs{"run": runs, "stage": stages, "item": items})
+	if err != nil {
+		return nil, err
+	}
+	live := map[taskKey]bool{}
+	var k taskKey
+	_, err = pgx.ForEachRow(rows, []any{&k.run, &k.stage, &k.item, &k.generation}, func() error { live[k] = true; return nil })
+	return live, err
 }
 
 func spawnTarget(p *pipeline.Pipeline, from string) string {
@@ -378,45 +418,43 @@ func spawnTarget(p *pipeline.Pipeline, from string) string {
 	return ""
 }
 
+// scopeOf names the children that one parent has at a stage.
+type scopeOf struct {
+	run          int64
+	stage, scope string
+}
+
 // plan adds tasks to be written and raises the totals they count towards. It
-// passes over those that are there already, if told to look.
-func (b *batch) plan(ctx context.Context, tasks []newTask, look bool) error {
+// passes over those that are there already, if told to look, and returns those
+// of these that are not their parent's.
+func (b *batch) plan(ctx context.Context, tasks []newTask, look bool) (taken map[scopeOf]string, err error) {
 	if len(tasks) == 0 {
-		return nil
+		return nil, nil
 	}
+	look = look || b.careful
 	for _, t := range tasks {
 		if c := b.runs[t.run].counters[scopeKey{"", t.stage}]; c != nil && c.generation > 1 {
 			look = true
 		}
 	}
-	there := map[taskKey]bool{}
-	if look || b.careful {
-		const q = `
-			SELECT t.run, t.stage, t.item FROM tasks t
-			JOIN unnest(@runs::bigint[], @stages::text[], @items::text[]) AS o(run, stage, item) USING (run, stage, item)`
-		var runs []int64
-		var stages, items []string
-		for _, t := range tasks {
-			runs, stages, items = append(runs, t.run), append(stages, t.stage), append(items, t.item)
-		}
-		rows, err := b.tx.Query(ctx, q, pgx.NamedArgs{"runs": runs, "stages": stages, "items": items})
-		if err != nil {
-			return err
-		}
-		var k taskKey
-		if _, err := pgx.ForEachRow(rows, []any{&k.run, &k.stage, &k.item}, func() error { there[k] = true; return nil }); err != nil {
-			return err
-		}
-		for _, t := range b.news {
-			there[taskKey{t.run, t.stage, t.item, 0}] = true
+	there := map[taskKey]string{} // their scopes
+	if look {
+		if there, err = b.planned(ctx, tasks); err != nil {
+			return nil, err
 		}
 	}
+	taken = map[scopeOf]string{}
 	for _, t := range tasks {
 		k := taskKey{t.run, t.stage, t.item, 0}
-		if there[k] {
+		if scope, ok := there[k]; ok {
+			if scope != t.scope {
+				taken[scopeOf{t.run, t.stage, t.scope}] = t.item
+			}
 			continue
 		}
-		there[k] = look || b.careful
+		if look {
+			there[k] = t.scope
+		}
 		r := b.runs[t.run]
 		c := r.counter("", t.stage)
 		c.Total++
@@ -430,7 +468,34 @@ func (b *batch) plan(ctx context.Context, tasks []newTask, look bool) error {
 		}
 		b.news = append(b.news, t)
 	}
-	return nil
+	return taken, nil
+}
+
+// planned returns those of the tasks that are there already, by the database
+// or by this batch, with their scopes.
+func (b *batch) planned(ctx context.Context, tasks []newTask) (map[taskKey]string, error) {
+	const q = `
+		SELECT t.run, t.stage, t.item, t.scope FROM tasks t
+		JOIN unnest(@runs::bigint[], @stages::text[], @items::text[]) AS o(run, stage, item) USING (run, stage, item)`
+	var runs []int64
+	var stages, items []string
+	for _, t := range tasks {
+		runs, stages, items = append(runs, t.run), append(stages, t.stage), append(items, t.item)
+	}
+	rows, err := b.tx.Query(ctx, q, pgx.NamedArgs{"runs": runs, "stages": stages, "items": items})
+	if err != nil {
+		return nil, err
+	}
+	there := map[taskKey]string{}
+	var k taskKey
+	var scope string
+	if _, err := pgx.ForEachRow(rows, []any{&k.run, &k.stage, &k.item, &scope}, func() error { there[k] = scope; return nil }); err != nil {
+		return nil, err
+	}
+	for _, t := range b.news {
+		there[taskKey{t.run, t.stage, t.item, 0}] = t.scope
+	}
+	return there, nil
 }
 
 // taskKey names a task in one generation; where only one can be meant, the
@@ -478,7 +543,7 @@ func (b *batch) apply(ctx context.Context, outcomes []stage.Outcome) ([]applied,
 			ended_at        = o.ended_at,
 			updated_at      = now()
 		FROM unnest(
-			@run::bigint[], @stage::text[], @item::text[], @generation::int[], @try::int[], @status::text[], @spent::int[],
+			@run::bigint[], @stage::text[], @item::text[], @generation::bigint[], @try::bigint[], @status::text[], @spent::int[],
 			@after::bigint[], @skip::text[], @error_class::text[], @error_message::text[], @fingerprint::text[],
 			@external_job_id::text[], @output::text[], @artifacts::text[], @metrics::text[], @worker::text[],
 			@started_at::timestamptz[], @ended_at::timestamptz[]
@@ -636,7 +701,9 @@ func (b *batch) count(done []applied) {
 			}
 		}
 		raise(r.counter("", a.Stage))
-		if a.scope != "" && r.pipe.Counted(a.Stage) {
+		// A parent's counters are only read when one of its children has ended.
+		ended := a.Status == stage.StatusCompleted || a.Status == stage.StatusFailed
+		if ended && a.scope != "" && r.pipe.Counted(a.Stage) {
 			raise(r.counter(a.scope, a.Stage))
 		}
 		if a.Status == stage.StatusCompleted {
@@ -680,7 +747,7 @@ func (b *batch) join(ctx context.Context, done []applied) error {
 			}
 		}
 	}
-	if err := b.plan(ctx, next, false); err != nil {
+	if _, err := b.plan(ctx, next, false); err != nil {
 		return err
 	}
 	var joins []newTask
@@ -691,14 +758,14 @@ func (b *batch) join(ctx context.Context, done []applied) error {
 			self = nil
 		}
 		r := b.runs[k.run]
-		first := spawnTarget(r.pipe, k.spawner)
-		c := r.counters[scopeKey{k.item, first}]
+		chain := chain(r.pipe, k.spawner)
+		c := r.counters[scopeKey{k.item, chain[0]}]
 		if self != nil && c != nil {
 			c.Sealed, c.changed = true, true
 		}
-		r.closeScope(k.item, first)
+		r.closeScope(k.item, chain)
 		edge, through, ok := r.pipe.JoinAfter(k.spawner)
-		if !ok || c != nil && !pipeline.ChainDone(through, r.scope(k.item)) {
+		if !ok || c != nil && !pipeline.ChainDone(through, r.scope(k.item, through)) {
 			continue // nothing joins them, or some are still on their way
 		}
 		if self == nil {
@@ -707,41 +774,82 @@ func (b *batch) join(ctx context.Context, done []applied) error {
 			joins = append(joins, newTask{run: k.run, stage: edge.To, item: k.item, scope: self.scope, spec: self.Output})
 		}
 	}
-	for _, k := range ask {
-		const q = `
-			SELECT scope, output FROM tasks
-			WHERE run = @run AND stage = @stage AND item = @item AND status = 'completed' AND skip IS NULL`
-		var t newTask
-		var output []byte
-		switch err := b.tx.QueryRow(ctx, q, pgx.NamedArgs{"run": k.run, "stage": k.spawner, "item": k.item}).Scan(&t.scope, &output); {
-		case errors.Is(err, pgx.ErrNoRows):
-			continue // the parent failed: there is nothing to join
-		case err != nil:
-			return err
-		}
-		edge, _, _ := b.runs[k.run].pipe.JoinAfter(k.spawner)
-		t.run, t.stage, t.item, t.spec = k.run, edge.To, k.item, output
-		joins = append(joins, t)
+	earlier, err := b.ended(ctx, ask)
+	if err != nil {
+		return err
 	}
-	return b.plan(ctx, joins, false)
+	_, err = b.plan(ctx, append(joins, earlier...), false)
+	return err
+}
+
+// ended returns what follows when the children of parents that have completed
+// before this batch are joined.
+func (b *batch) ended(ctx context.Context, parents []parent) ([]newTask, error) {
+	const q = `
+		SELECT t.run, t.stage, t.item, t.scope, t.output FROM tasks t
+		JOIN unnest(@runs::bigint[], @stages::text[], @items::text[]) AS p(run, stage, item) USING (run, stage, item)
+		WHERE t.status = 'completed' AND t.skip IS NULL`
+	if len(parents) == 0 {
+		return nil, nil
+	}
+	var runs []int64
+	var stages, items []string
+	for _, p := range parents {
+		runs, stages, items = append(runs, p.run), append(stages, p.spawner), append(items, p.item)
+	}
+	rows, err := b.tx.Query(ctx, q, pgx.NamedArgs{"runs": runs, "stages": stages, "items": items})
+	if err != nil {
+		return nil, err
+	}
+	tasks, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (t newTask, err error) {
+		var spawner string
+		var output []byte
+		if err := row.Scan(&t.run, &spawner, &t.item, &t.scope, &output); err != nil {
+			return t, err
+		}
+		edge, _, _ := b.runs[t.run].pipe.JoinAfter(spawner)
+		t.stage, t.spec = edge.To, output
+		return t, nil
+	})
+	slices.SortFunc(tasks, func(x, y newTask) int {
+		return cmp.Or(cmp.Compare(x.run, y.run), cmp.Compare(x.stage, y.stage), cmp.Compare(x.item, y.item))
+	})
+	return tasks, err
 }
 
 // scope returns the counts of one parent's children by stage.
-func (r *runState) scope(item string) map[string]*pipeline.Count {
-	counts := map[string]*pipeline.Count{}
-	for k, c := range r.counters {
-		if k.scope == item {
-			counts[k.stage] = &c.Count
+func (r *runState) scope(item string, through []string) map[string]*pipeline.Count {
+	counts := make(map[string]*pipeline.Count, len(through))
+	for _, name := range through {
+		if c := r.counters[scopeKey{item, name}]; c != nil {
+			counts[name] = &c.Count
 		}
 	}
 	return counts
 }
 
+// chain lists the stages at which the children spawned by a stage are counted
+// for each parent, in the order in which they pass them.
+func chain(p *pipeline.Pipeline, spawner string) []string {
+	var stages []string
+	for at := spawnTarget(p, spawner); at != ""; {
+		stages = append(stages, at)
+		following := ""
+		for _, e := range p.Out(at) {
+			if e.Kind == pipeline.Each && p.Counted(e.To) {
+				following = e.To
+			}
+		}
+		at = following
+	}
+	return stages
+}
+
 // closeScope seals and closes the counters of one parent's children in the
 // order in which these pass the stages.
-func (r *runState) closeScope(item, first string) {
+func (r *runState) closeScope(item string, chain []string) {
 	sealed := false
-	for i, at := 0, first; at != ""; i++ {
+	for i, at := range chain {
 		c := r.counters[scopeKey{item, at}]
 		if c == nil {
 			return
@@ -753,13 +861,6 @@ func (r *runState) closeScope(item, first string) {
 			c.Closed, c.changed = true, true
 		}
 		sealed = c.Closed
-		following := ""
-		for _, e := range r.pipe.Out(at) {
-			if e.Kind == pipeline.Each && r.pipe.Counted(e.To) {
-				following = e.To
-			}
-		}
-		at = following
 	}
 }
 
@@ -771,14 +872,19 @@ func (b *batch) settle(ctx context.Context) error {
 		if !r.running {
 			continue
 		}
-		if err := b.settleRun(ctx, r); err != nil {
-			return err
+		for again := true; again; {
+			var err error
+			if again, err = b.settleRun(ctx, r); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
 }
 
-func (b *batch) settleRun(ctx context.Context, r *runState) error {
+// settleRun settles a run once. It asks to be called again when it has planned
+// tasks: those may have been there already, and have ended.
+func (b *batch) settleRun(ctx context.Context, r *runState) (again bool, err error) {
 	counts := map[string]*pipeline.Count{}
 	before := map[string]pipeline.Count{}
 	for k, c := range r.counters {
@@ -803,16 +909,11 @@ func (b *batch) settleRun(ctx context.Context, r *runState) error {
 		}
 	}
 	if len(s.Plan) > 0 {
-		spec, err := subjectSpec(ctx, b.tx, r.pipe, r.subject)
-		if err != nil {
-			return err
-		}
-		var tasks []newTask
-		for _, t := range s.Plan {
-			tasks = append(tasks, newTask{run: r.run, stage: t.Stage, item: t.Item, spec: spec})
-		}
-		if err := b.plan(ctx, tasks, false); err != nil {
-			return err
+		switch err := b.planWhole(ctx, r, s.Plan); {
+		case errors.Is(err, ErrNotFound): // somebody has removed the subject
+			s.Doomed = &pipeline.Verdict{Stage: s.Plan[0].From, Message: err.Error()}
+		case err != nil:
+			return false, err
 		}
 	}
 	if s.Note != "" {
@@ -829,7 +930,21 @@ func (b *batch) settleRun(ctx context.Context, r *runState) error {
 		}
 		b.out.Ended = append(b.out.Ended, Ending{r.run, r.ended})
 	}
-	return nil
+	return len(s.Plan) > 0, nil
+}
+
+// planWhole plans tasks that are about the subject itself.
+func (b *batch) planWhole(ctx context.Context, r *runState, list []pipeline.Planned) error {
+	spec, err := subjectSpec(ctx, b.tx, r.pipe, r.subject)
+	if err != nil {
+		return err
+	}
+	var tasks []newTask
+	for _, t := range list {
+		tasks = append(tasks, newTask{run: r.run, stage: t.Stage, item: t.Item, spec: spec})
+	}
+	_, err = b.plan(ctx, tasks, false)
+	return err
 }
 
 // lastMessage appends the latest error of the batch to a verdict, since a
@@ -841,21 +956,19 @@ func (r *runState) lastMessage() string {
 	return "; the last: " + r.failure.message
 }
 
-// write stores tasks, counters, the audit and the runs, in one round trip.
+// write stores tasks, counters, the audit and the runs, after the rows of the
+// domain, in one round trip.
 func (b *batch) write(ctx context.Context, done []applied) error {
-	var q pgx.Batch
-	if err := b.writeTasks(&q); err != nil {
+	b.writeTasks(&b.last)
+	b.writeCounters(&b.last)
+	if err := b.writeAttempts(&b.last, done); err != nil {
 		return err
 	}
-	b.writeCounters(&q)
-	if err := b.writeAttempts(&q, done); err != nil {
-		return err
-	}
-	b.writeRuns(&q)
-	return b.tx.SendBatch(ctx, &q).Close()
+	b.writeRuns(&b.last)
+	return b.tx.SendBatch(ctx, &b.last).Close()
 }
 
-func (b *batch) writeTasks(q *pgx.Batch) error {
+func (b *batch) writeTasks(q *pgx.Batch) {
 	const insert = `
 		INSERT INTO tasks (run, stage, item, scope, seq, generation, spec)
 		SELECT run, stage, item, scope, seq, generation, coalesce(nullif(spec, '')::jsonb, '{}')
@@ -863,7 +976,7 @@ func (b *batch) writeTasks(q *pgx.Batch) error {
 			AS n(run, stage, item, scope, seq, generation, spec)
 		ON CONFLICT (run, stage, item) DO NOTHING`
 	if len(b.news) == 0 {
-		return nil
+		return
 	}
 	var c struct {
 		run, seq                 []int64
@@ -888,7 +1001,6 @@ func (b *batch) writeTasks(q *pgx.Batch) error {
 		}
 		return nil
 	})
-	return nil
 }
 
 func (b *batch) writeCounters(q *pgx.Batch) {
@@ -938,7 +1050,7 @@ func (b *batch) writeAttempts(q *pgx.Batch, done []applied) error {
 	const insert = `
 		INSERT INTO attempts (run, stage, item, generation, try, status, error_class, error_message, fingerprint, worker, started_at, ended_at)
 		SELECT run, stage, item, generation, try, status, nullif(error_class, ''), nullif(error_message, ''), nullif(fingerprint, ''), nullif(worker, ''), started_at, ended_at
-		FROM unnest(@run::bigint[], @stage::text[], @item::text[], @generation::int[], @try::int[], @status::text[], @error_class::text[],
+		FROM unnest(@run::bigint[], @stage::text[], @item::text[], @generation::bigint[], @try::bigint[], @status::text[], @error_class::text[],
 			@error_message::text[], @fingerprint::text[], @worker::text[], @started_at::timestamptz[], @ended_at::timestamptz[])
 			AS n(run, stage, item, generation, try, status, error_class, error_message, fingerprint, worker, started_at, ended_at)
 		ON CONFLICT DO NOTHING`

@@ -5,11 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/reeve-pipeline/reeve/pkg/fault"
 	"github.com/reeve-pipeline/reeve/pkg/pipeline"
 	"github.com/reeve-pipeline/reeve/pkg/stage"
 )
@@ -23,16 +24,18 @@ func (l *Ledger) StartRun(ctx context.Context, n NewRun) (Run, error) {
 	if !ok {
 		return Run{}, fmt.Errorf("pipeline %q: %w", n.Pipeline, ErrNotFound)
 	}
-	settings := maps.Clone(base.Settings)
-	for k, v := range n.Settings {
-		if _, known := base.Settings[k]; !known {
-			return Run{}, fmt.Errorf("pipeline %s has no setting %q; it has %v", base.Name, k, slices.Sorted(maps.Keys(base.Settings)))
+	settings, err := base.Configure(n.Settings)
+	if err != nil {
+		return Run{}, fault.Permanent(err)
+	}
+	for _, it := range append([]stage.Item{{Item: n.Subject}}, n.Items...) {
+		if err := stage.ValidItem(it.Item); err != nil {
+			return Run{}, fmt.Errorf("a %s run of %q: %w", n.Pipeline, n.Subject, err)
 		}
-		settings[k] = v
 	}
 	p := base.For(settings)
 	var run int64
-	err := l.tx(ctx, func(tx pgx.Tx) error {
+	err = l.tx(ctx, func(tx pgx.Tx) error {
 		// Starts of one subject wait for each other, so that the second finds the first.
 		const lock = `SELECT pg_advisory_xact_lock(hashtextextended(@pipeline || '/' || @subject, 0))`
 		args := pgx.NamedArgs{"pipeline": p.Name, "subject": n.Subject}
@@ -68,12 +71,21 @@ func (l *Ledger) StartRun(ctx context.Context, n NewRun) (Run, error) {
 			}
 		}
 		run, err = insertRun(ctx, tx, p, n, settings, items)
-		return err
+		return goesOn(err, n.Subject)
 	})
 	if err != nil {
 		return Run{}, fmt.Errorf("start run: %w", err)
 	}
 	return l.Run(ctx, run)
+}
+
+// goesOn makes a conflict of what the database says when another run of the
+// subject has begun in the meantime.
+func goesOn(err error, subject string) error {
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.ConstraintName == "runs_one_running" {
+		return fmt.Errorf("%s: another run has just begun; wait for it or cancel it: %w", subject, ErrConflict)
+	}
+	return err
 }
 
 func insertRun(ctx context.Context, tx pgx.Tx, p *pipeline.Pipeline, n NewRun, settings map[string]any, items []stage.SpawnedItem) (int64, error) {
@@ -97,7 +109,7 @@ func insertRun(ctx context.Context, tx pgx.Tx, p *pipeline.Pipeline, n NewRun, s
 	for _, it := range items {
 		first = append(first, newTask{run: run, stage: p.Root, item: it.Item, spec: it.Spec})
 	}
-	if err := b.plan(ctx, first, len(first) > 1); err != nil {
+	if _, err := b.plan(ctx, first, len(first) > 1); err != nil {
 		return 0, err
 	}
 	if err := b.settle(ctx); err != nil {
@@ -109,9 +121,9 @@ func insertRun(ctx context.Context, tx pgx.Tx, p *pipeline.Pipeline, n NewRun, s
 // end ends a run that goes on: its tasks that have not ended are cancelled.
 func end(ctx context.Context, tx pgx.Tx, run int64, status string) error {
 	args := pgx.NamedArgs{"run": run, "status": status}
-	const lock = `SELECT status FROM runs WHERE run = @run FOR UPDATE`
-	var was string
-	switch err := tx.QueryRow(ctx, lock, args).Scan(&was); {
+	const lock = `SELECT status, pipeline, subject FROM runs WHERE run = @run FOR UPDATE`
+	var was, pipe, subject string
+	switch err := tx.QueryRow(ctx, lock, args).Scan(&was, &pipe, &subject); {
 	case errors.Is(err, pgx.ErrNoRows):
 		return fmt.Errorf("run %d: %w", run, ErrNotFound)
 	case err != nil:
@@ -127,7 +139,12 @@ func end(ctx context.Context, tx pgx.Tx, run int64, status string) error {
 		UPDATE run_stages SET cancelled = total - completed - failed, sealed = true, closed_at = coalesce(closed_at, now()), updated_at = now()
 		WHERE run = @run AND closed_at IS NULL`
 	const ended = `UPDATE runs SET status = @status, ended_at = now(), updated_at = now() WHERE run = @run`
-	for _, q := range []string{tasks, counters, ended} {
+	statements := []string{tasks, counters, ended}
+	if pipe == civicPipeline {
+		args["subdomain"] = subject
+		statements = append(statements, freezeSummary)
+	}
+	for _, q := range statements {
 		if _, err := tx.Exec(ctx, q, args); err != nil {
 			return err
 		}
@@ -258,6 +275,9 @@ func (l *Ledger) reopen(ctx context.Context, run int64, from string) error {
 		if _, ok := p.Stage(from); from != "" && !ok {
 			return fmt.Errorf("run %d has no stage %q: %w", run, from, ErrNotFound)
 		}
+		if _, err := subjectSpec(ctx, tx, p, subject); err != nil {
+			return err
+		}
 		if err := reset(ctx, tx, p, run, from); err != nil {
 			return err
 		}
@@ -266,7 +286,7 @@ func (l *Ledger) reopen(ctx context.Context, run int64, from string) error {
 				error_stage = '', error_class = '', error_message = '', error_at = NULL, updated_at = now()
 			WHERE run = @run`
 		if _, err := tx.Exec(ctx, open, args); err != nil {
-			return err
+			return goesOn(err, subject)
 		}
 		return recount(ctx, tx, p, run)
 	})
@@ -352,24 +372,11 @@ func recount(ctx context.Context, tx pgx.Tx, p *pipeline.Pipeline, run int64) er
 			WHERE c.run = @run GROUP BY c.stage, c.scope
 		) n
 		WHERE s.run = @run AND s.stage = n.stage AND s.scope = n.scope`
-	// The children of a parent that has ended get no more siblings.
-	const sealed = `
-		UPDATE run_stages s SET sealed = true
-		FROM unnest(@counted::text[], @spawners::text[]) AS c(stage, spawner), tasks t
-		WHERE s.run = @run AND s.scope <> '' AND s.stage = c.stage
-		  AND t.run = @run AND t.stage = c.spawner AND t.item = s.scope AND t.status IN ('completed', 'failed', 'cancelled')`
-	var spawners []string
-	var stages []string
-	for _, st := range p.Stages {
-		if p.Counted(st.Name) {
-			stages, spawners = append(stages, st.Name), append(spawners, p.Spawner(st.Name))
-		}
+	if _, err := tx.Exec(ctx, counters, args); err != nil {
+		return err
 	}
-	args["counted"], args["spawners"] = stages, spawners
-	for _, q := range []string{counters, sealed} {
-		if _, err := tx.Exec(ctx, q, args); err != nil {
-			return err
-		}
+	if err := closeScopes(ctx, tx, p, run); err != nil {
+		return err
 	}
 	b := batch{tx: tx, careful: true, runs: map[int64]*runState{run: {run: run, pipe: p, running: true, counters: map[scopeKey]*counter{}}}}
 	const state = `SELECT subject, doomed, note FROM runs WHERE run = @run`
@@ -377,13 +384,91 @@ func recount(ctx context.Context, tx pgx.Tx, p *pipeline.Pipeline, run int64) er
 	if err := tx.QueryRow(ctx, state, args).Scan(&r.subject, &r.doomed, &r.note); err != nil {
 		return err
 	}
-	if err := b.counters(ctx, []int64{run}); err != nil {
+	rows, err := tx.Query(ctx, runCounters, pgx.NamedArgs{"runs": []int64{run}})
+	if err != nil {
 		return err
+	}
+	if err := b.readCounters(rows); err != nil {
+		return err
+	}
+	for _, e := range p.Edges {
+		if err := b.missing(ctx, r, e); err != nil {
+			return err
+		}
 	}
 	if err := b.settle(ctx); err != nil {
 		return err
 	}
 	return b.write(ctx, nil)
+}
+
+// closeScopes seals and closes the counters of every parent's children, in the
+// order in which these pass the stages: the children of a parent that has
+// ended get no more siblings.
+func closeScopes(ctx context.Context, tx pgx.Tx, p *pipeline.Pipeline, run int64) error {
+	const q = `
+		UPDATE run_stages s SET sealed = true, closed_at = CASE WHEN s.completed + s.failed + s.cancelled = s.total THEN now() END
+		WHERE s.run = @run AND s.scope <> '' AND s.stage = @stage AND CASE WHEN @before = ''
+			THEN EXISTS (SELECT FROM tasks t WHERE t.run = @run AND t.stage = @spawner AND t.item = s.scope AND t.status IN ('completed', 'failed', 'cancelled'))
+			ELSE EXISTS (SELECT FROM run_stages b WHERE b.run = @run AND b.stage = @before AND b.scope = s.scope AND b.closed_at IS NOT NULL) END`
+	for _, spawner := range p.Stages {
+		before := ""
+		for _, at := range chain(p, spawner.Name) {
+			if _, err := tx.Exec(ctx, q, pgx.NamedArgs{"run": run, "spawner": spawner.Name, "stage": at, "before": before}); err != nil {
+				return err
+			}
+			before = at
+		}
+	}
+	return nil
+}
+
+// missing plans what should have followed from single items by an edge, and is
+// not there.
+func (b *batch) missing(ctx context.Context, r *runState, e pipeline.Edge) error {
+	const q = `
+		SELECT t.item, t.scope, t.output FROM tasks t
+		WHERE t.run = @run AND t.stage = @from AND t.status = 'completed' AND t.skip IS NULL AND (t.scope <> '' OR NOT @itself)
+		  AND NOT EXISTS (SELECT FROM tasks n WHERE n.run = t.run AND n.stage = @to AND n.item = t.item)
+		ORDER BY t.seq`
+	var through []string
+	from := e.From
+	switch e.Kind {
+	case pipeline.Each:
+	case pipeline.Join:
+		from = r.pipe.Spawner(e.From)
+		_, through, _ = r.pipe.JoinAfter(from)
+	case pipeline.Spawn, pipeline.All:
+		return nil
+	}
+	rows, err := b.tx.Query(ctx, q, pgx.NamedArgs{"run": r.run, "from": from, "to": e.To, "itself": r.pipe.SpawnsItself(from)})
+	if err != nil {
+		return err
+	}
+	tasks, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (newTask, error) {
+		t := newTask{run: r.run, stage: e.To}
+		var output []byte
+		err := row.Scan(&t.item, &t.scope, &output)
+		t.spec = output
+		return t, err
+	})
+	if err != nil {
+		return err
+	}
+	var scopes []parent
+	for _, t := range tasks {
+		scopes = append(scopes, parent{run: r.run, item: t.scope}, parent{run: r.run, item: t.item})
+	}
+	if err := b.scopes(ctx, scopes); err != nil {
+		return err
+	}
+	if e.Kind == pipeline.Join {
+		tasks = slices.DeleteFunc(tasks, func(t newTask) bool {
+			return r.counters[scopeKey{t.item, through[0]}] != nil && !pipeline.ChainDone(through, r.scope(t.item, through))
+		})
+	}
+	_, err = b.plan(ctx, tasks, false)
+	return err
 }
 
 // Tasks lists tasks in the order of planning.

@@ -47,10 +47,12 @@ type Silent struct {
 	Recoveries int
 	// Since is when it was planned, handed out again or last heard of.
 	Since time.Time
+	// Wiped: the stream that held its message is gone.
+	Wiped bool
 }
 
 // Silents returns up to limit silent tasks of running runs after the given
-// one, in key order. Tasks last heard of before the time `wiped` are silent
+// one, in key order, except those of paused stages. Tasks last heard of before the time `wiped` are silent
 // whatever their stage allows: the stream that held their messages is gone.
 func (l *Ledger) Silents(ctx context.Context, after Silent, wiped time.Time, limit int) ([]Silent, error) {
 	const q = `
@@ -60,9 +62,11 @@ func (l *Ledger) Silents(ctx context.Context, after Silent, wiped time.Time, lim
 		JOIN runs r USING (run)
 		JOIN run_stages s ON s.run = t.run AND s.scope = '' AND s.stage = t.stage
 		JOIN unnest(@stages::text[], @silence::float8[]) AS d(stage, silence) ON d.stage = t.stage
-		WHERE r.status = 'running' AND (t.run, t.stage, t.item) > (@run, @stage, @item)
+		WHERE r.status = 'running' AND s.completed + s.failed + s.cancelled < s.total
+		  AND (s.run, s.stage) >= (@run, @stage) AND ((s.run, s.stage) > (@run, @stage) OR t.item > @item)
 		  AND t.status IN ('planned', 'running') AND t.seq <= s.dispatched
 		  AND (t.updated_at < now() - d.silence * interval '1 second' OR t.updated_at < @wiped)
+		  AND NOT EXISTS (SELECT FROM stages p WHERE p.stage = t.stage AND p.paused)
 		ORDER BY t.run, t.stage, t.item LIMIT @limit`
 	args := silences()
 	args["run"], args["stage"], args["item"], args["wiped"], args["limit"] = after.Run, after.Stage, after.Item, wiped, limit
@@ -73,6 +77,7 @@ func (l *Ledger) Silents(ctx context.Context, after Silent, wiped time.Time, lim
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (s Silent, err error) {
 		err = row.Scan(&s.Run, &s.Pipeline, &s.Subject, &s.Stage, &s.Item, &s.Parent, &s.Generation, &s.Try, &s.Attempt, &s.Settings, &s.Spec,
 			&s.Seq, &s.Priority, &s.TraceID, &s.Status, &s.Recoveries, &s.Since)
+		s.Wiped = s.Since.Before(wiped)
 		s.MaxAttempts = 1
 		if st, ok := pipeline.StageNamed(s.Stage); ok {
 			s.MaxAttempts = st.MaxAttempts
@@ -116,22 +121,23 @@ func (l *Ledger) StillSilent(ctx context.Context, tasks []Silent) ([]Silent, err
 
 func silentArgs(tasks []Silent) pgx.NamedArgs {
 	plain := make([]Dispatchable, len(tasks))
-	since := make([]time.Time, len(tasks))
+	since, wiped := make([]time.Time, len(tasks)), make([]bool, len(tasks))
 	for i, t := range tasks {
-		plain[i], since[i] = t.Dispatchable, t.Since
+		plain[i], since[i], wiped[i] = t.Dispatchable, t.Since, t.Wiped
 	}
 	args := refs(plain)
-	args["since"] = since
+	args["since"], args["wiped"] = since, wiped
 	return args
 }
 
-// MarkRecovered counts that tasks have been published again. Call it after the
-// messages are stored.
+// MarkRecovered counts that tasks have been published again, unless it was the
+// stream's end that took their messages. Call it after the messages are stored.
 func (l *Ledger) MarkRecovered(ctx context.Context, tasks []Silent) error {
-	const q = `
-		UPDATE tasks t SET status = 'planned', recoveries = t.recoveries + 1, updated_at = now()
-		FROM unnest(@run::bigint[], @stage::text[], @item::text[], @generation::int[], @try::int[], @since::timestamptz[])
-			AS d(run, stage, item, generation, try, since)
+	const q = lockRuns + `
+		UPDATE tasks t SET status = 'planned', recoveries = t.recoveries + (NOT d.wiped)::int, updated_at = now()
+		FROM unnest(@run::bigint[], @stage::text[], @item::text[], @generation::int[], @try::int[], @since::timestamptz[], @wiped::boolean[])
+			AS d(run, stage, item, generation, try, since, wiped)
+		JOIN locked USING (run)
 		WHERE t.run = d.run AND t.stage = d.stage AND t.item = d.item AND t.generation = d.generation AND t.tries = d.try
 		  AND t.updated_at = d.since AND t.status IN ('planned', 'running')`
 	if len(tasks) == 0 {
@@ -168,7 +174,7 @@ func (l *Ledger) Stale(ctx context.Context) ([]Backlog, error) {
 // Overdue returns up to limit tasks whose wait was over long ago: for as long
 // as their stage may keep silent. Tasks of paused stages are not among them.
 func (l *Ledger) Overdue(ctx context.Context, limit int) ([]Dispatchable, error) {
-	const q = selectDispatchable + `
+	const q = selectDispatchable + `r.run = t.run
 		JOIN unnest(@stages::text[], @silence::float8[]) AS d(stage, silence) ON d.stage = t.stage
 		WHERE t.not_before < now() - d.silence * interval '1 second' AND t.status = 'retry' AND r.status = 'running'
 		  AND NOT EXISTS (SELECT FROM stages p WHERE p.stage = t.stage AND p.paused)
@@ -178,6 +184,19 @@ func (l *Ledger) Overdue(ctx context.Context, limit int) ([]Dispatchable, error)
 	rows, err := l.pool.Query(ctx, q, args)
 	if err != nil {
 		return nil, fmt.Errorf("read overdue tasks: %w", err)
+	}
+	return pgx.CollectRows(rows, scanDispatchable)
+}
+
+// Expired returns up to limit tasks that were given to an external service and
+// not heard of by their deadline.
+func (l *Ledger) Expired(ctx context.Context, limit int) ([]Dispatchable, error) {
+	const q = selectDispatchable + `r.run = t.run
+		WHERE t.not_before <= now() AND t.status = 'waiting' AND r.status = 'running'
+		ORDER BY t.not_before LIMIT @limit`
+	rows, err := l.pool.Query(ctx, q, pgx.NamedArgs{"limit": limit})
+	if err != nil {
+		return nil, fmt.Errorf("read tasks past their deadline: %w", err)
 	}
 	return pgx.CollectRows(rows, scanDispatchable)
 }
@@ -257,10 +276,10 @@ type Finding struct {
 	Run   int64  `json:"run,omitempty"`
 	Stage string `json:"stage,omitempty"`
 	Item  string `json:"item,omitempty"`
-	// Found: lost_message, lost_task, no_consumers, overdue_retry, undispatched,
-	// counter_drift, fanin_lag.
+	// Found: lost_message, lost_task, no_consumers, paused_queue, overdue_retry,
+	// overdue_work, undispatched, unqueueable, counter_drift, fanin_lag.
 	Found string `json:"found"`
-	// Done: republished, failed, alarmed, dispatched, repaired.
+	// Done: republished, failed, alarmed, dispatched, retried, repaired.
 	Done   string `json:"done"`
 	Detail string `json:"detail,omitempty"`
 }

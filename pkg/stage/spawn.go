@@ -56,7 +56,7 @@ func (s *spawner) spawn(ctx context.Context, items ...Item) error {
 		if old || twice {
 			continue
 		}
-		if err := validItem(item.Item); err != nil {
+		if err := ValidItem(item.Item); err != nil {
 			return fault.Permanent(fmt.Errorf("spawn: %w", err))
 		}
 		spec, err := object(item.Spec)
@@ -85,7 +85,9 @@ func (s *spawner) spawned() int {
 	return len(s.seen)
 }
 
-func validItem(name string) error {
+// ValidItem reports why an item cannot have a name: it must be text of 1 to
+// 1024 bytes.
+func ValidItem(name string) error {
 	switch {
 	case name == "":
 		return errors.New("an item has no name")

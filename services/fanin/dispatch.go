@@ -45,6 +45,9 @@ const (
 	// ahead is how much of a stage's work is kept on the bus, at the rate it
 	// was last seen to go.
 	ahead = 1500 * time.Millisecond
+	// patience is how long a step may take before it is given up and begun
+	// again: the other end of a connection may be gone without a word.
+	patience = time.Minute
 )
 
 // Dispatcher hands planned tasks out. Postgres is the backlog, the bus the
@@ -124,7 +127,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	defer ticker.Stop()
 	full := true // look at everything, not only at what has been told
 	for {
-		if err := d.round(ctx, full); err != nil && ctx.Err() == nil {
+		if err := patiently(ctx, func(ctx context.Context) error { return d.round(ctx, full) }); err != nil && ctx.Err() == nil {
 			d.log.Warn("tasks not handed out; trying again", zap.Error(err))
 		}
 		full = false
@@ -148,10 +151,17 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 				more = false
 			}
 		}
-		if err := d.learn(ctx, woken); err != nil && ctx.Err() == nil {
+		if err := patiently(ctx, func(ctx context.Context) error { return d.learn(ctx, woken) }); err != nil && ctx.Err() == nil {
 			d.log.Warn("backlog not read; trying again", zap.Error(err))
 		}
 	}
+}
+
+// patiently does a step for no longer than patience.
+func patiently(ctx context.Context, do func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	return do(ctx)
 }
 
 // learn takes in what has been recorded.
@@ -341,7 +351,7 @@ func (d *Dispatcher) handOut(ctx context.Context, p *pace, b ledger.Backlog, lim
 		b.Dispatched = tasks[sent-1].Seq
 	}
 	if failed == nil && len(tasks) < limit {
-		b.Dispatched = b.LastSeq // what is missing from the numbers has been cancelled
+		b.Dispatched = max(b.Dispatched, b.LastSeq) // what is missing from the numbers has been cancelled
 	}
 	if err := d.books.MarkDispatched(ctx, []ledger.Backlog{b}); err != nil {
 		return b, err

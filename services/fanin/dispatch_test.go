@@ -31,7 +31,8 @@ func (b *books) Backlogs(context.Context, []int64) ([]ledger.Backlog, error) {
 }
 
 func (b *books) Undispatched(_ context.Context, at ledger.Backlog, limit int) (list []ledger.Dispatchable, _ error) {
-	for seq := at.Dispatched + 1; seq <= at.LastSeq && len(list) < limit; seq++ {
+	i := slices.IndexFunc(b.backlogs, func(x ledger.Backlog) bool { return x.Run == at.Run }) // as it is by now
+	for seq := at.Dispatched + 1; seq <= b.backlogs[i].LastSeq && len(list) < limit; seq++ {
 		list = append(list, ledger.Dispatchable{Task: stage.Task{Run: at.Run, Stage: at.Stage, Item: strconv.FormatInt(seq, 10)}, Seq: seq})
 	}
 	return list, nil
@@ -186,5 +187,23 @@ func TestDispatcher_RetriesGoOut(t *testing.T) {
 	c := &conveyor{}
 	if err := dispatcher(b, c).round(t.Context(), true); err != nil || len(c.runs) != 1 {
 		t.Errorf("%d retries went out, %v", len(c.runs), err)
+	}
+}
+
+// Tasks that were planned after the backlog was read are handed out once.
+func TestDispatcher_BacklogGrowsMeanwhile(t *testing.T) {
+	t.Parallel()
+	b := &books{backlogs: []ledger.Backlog{backlog(1, ledger.Normal, 10)}}
+	c := &conveyor{}
+	d := dispatcher(b, c)
+	d.know(backlog(1, ledger.Normal, 3)) // as it was when it was read
+	for range 2 {
+		if err := d.round(t.Context(), false); err != nil {
+			t.Fatal(err)
+		}
+		d.know(b.backlogs[0])
+	}
+	if len(c.runs) != 10 || b.backlogs[0].Dispatched != 10 {
+		t.Errorf("%d messages for 10 tasks, the mark stands at %d", len(c.runs), b.backlogs[0].Dispatched)
 	}
 }

@@ -9,6 +9,7 @@ package fanin
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -77,7 +78,7 @@ func (r *Recorder) take(ctx context.Context, batch *bus.Batch) bool {
 	for _, p := range batch.Poison {
 		r.log.Error("unreadable outcome", zap.String("subject", p.Subject), zap.Uint64("seq", p.Seq), zap.Error(p.Err))
 		r.metrics.Events.WithLabelValues(telemetry.Unknown).Inc()
-		if !r.persist(ctx, func() error {
+		if !r.persist(ctx, func(ctx context.Context) error {
 			return r.books.RecordPoison(ctx, bus.DoneStream, p.Seq, p.Subject, p.Data, p.Err.Error())
 		}) {
 			return false
@@ -94,7 +95,7 @@ func (r *Recorder) record(ctx context.Context, outcomes []stage.Outcome) bool {
 	}
 	var done ledger.Recorded
 	var unstorable error
-	if !r.persist(ctx, func() error {
+	if !r.persist(ctx, func(ctx context.Context) error {
 		var err error
 		done, err = r.books.Record(ctx, outcomes)
 		if ledger.Unstorable(err) || errors.Is(err, ledger.ErrMisfit) {
@@ -126,8 +127,12 @@ func (r *Recorder) refuse(ctx context.Context, o stage.Outcome, why error) bool 
 		Run: o.Run, Stage: o.Stage, Item: o.Item, Generation: o.Generation, Try: o.Try, Status: stage.StatusFailed,
 		ErrorClass: "poison", ErrorMessage: "its outcome cannot be recorded: " + why.Error(), Fingerprint: "unrecordable-outcome", Worker: o.Worker,
 	}
-	return r.persist(ctx, func() error {
-		if err := r.books.RecordPoison(ctx, bus.DoneStream, 0, fmt.Sprintf("%d/%s/%s", o.Run, o.Stage, o.Item), o.Output, why.Error()); err != nil && !ledger.Unstorable(err) {
+	evidence, err := json.Marshal(o)
+	if err != nil {
+		evidence = fmt.Appendf(nil, "%+v", o)
+	}
+	return r.persist(ctx, func(ctx context.Context) error {
+		if err := r.books.RecordPoison(ctx, bus.DoneStream, 0, fmt.Sprintf("%d/%s/%s", o.Run, o.Stage, o.Item), evidence, why.Error()); err != nil && !ledger.Unstorable(err) {
 			return err
 		}
 		done, err := r.books.Record(ctx, []stage.Outcome{failed})
@@ -141,10 +146,10 @@ func (r *Recorder) refuse(ctx context.Context, o stage.Outcome, why error) bool 
 
 // persist repeats do until it succeeds, with growing waits. It reports false
 // when ctx ended first.
-func (r *Recorder) persist(ctx context.Context, do func() error) bool {
+func (r *Recorder) persist(ctx context.Context, do func(context.Context) error) bool {
 	const first, most = 50 * time.Millisecond, 2 * time.Second
 	for wait := first; ; wait = min(2*wait, most) {
-		err := do()
+		err := patiently(ctx, do)
 		if err == nil {
 			return true
 		}

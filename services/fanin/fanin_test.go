@@ -20,11 +20,17 @@ import (
 // picky takes outcomes unless one of the batch is bad, and is down at first.
 type picky struct {
 	down     int
+	hang     int // calls without an answer
 	recorded []string
 	poison   []string
 }
 
-func (p *picky) Record(_ context.Context, outcomes []stage.Outcome) (ledger.Recorded, error) {
+func (p *picky) Record(ctx context.Context, outcomes []stage.Outcome) (ledger.Recorded, error) {
+	if p.hang > 0 {
+		p.hang--
+		<-ctx.Done()
+		return ledger.Recorded{}, ctx.Err()
+	}
 	if p.down > 0 {
 		p.down--
 		return ledger.Recorded{}, errors.New("connection refused")
@@ -40,7 +46,10 @@ func (p *picky) Record(_ context.Context, outcomes []stage.Outcome) (ledger.Reco
 	return ledger.Recorded{}, nil
 }
 
-func (p *picky) RecordPoison(_ context.Context, _ string, _ uint64, subject string, _ []byte, _ string) error {
+func (p *picky) RecordPoison(_ context.Context, _ string, _ uint64, subject string, data []byte, _ string) error {
+	if len(data) == 0 {
+		return &pgconn.PgError{Code: "23502"}
+	}
 	p.poison = append(p.poison, subject)
 	return nil
 }
@@ -83,6 +92,19 @@ func TestRecorder_WaitsForPostgres(t *testing.T) {
 		cancel()
 		if <-taken {
 			t.Error("a batch that was not recorded counts as taken")
+		}
+	})
+}
+
+// A Postgres that has gone without a word does not keep a batch for ever: the
+// connection is given up, and the next one takes it.
+func TestRecorder_GivesUpADeadConnection(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := &picky{hang: 3}
+		r := NewRecorder(p, zap.NewNop(), telemetry.NewFanIn(prometheus.NewRegistry()), func(ledger.Recorded) {})
+		if !r.take(t.Context(), &bus.Batch{Outcomes: []stage.Outcome{{Run: 1, Stage: "reduce", Item: "a", Status: stage.StatusCompleted}}}) || len(p.recorded) != 1 {
+			t.Errorf("recorded %v", p.recorded)
 		}
 	})
 }

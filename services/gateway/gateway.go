@@ -167,7 +167,7 @@ func (g *api) StartRun(ctx context.Context, r *connect.Request[reevev1.StartRunR
 	m := r.Msg
 	p, ok := pipeline.Named(cmp.Or(m.GetPipeline(), "civic"))
 	if !ok {
-		return nil, connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("no pipeline %q: there are %s", m.GetPipeline(), pipelineNames()))
+		return nil, connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("no pipeline %q: there are %s", m.GetPipeline(), strings.Join(pipelineNames(), ", ")))
 	}
 	priority, ok := priorities[m.GetPriority()]
 	if !ok {
@@ -175,6 +175,9 @@ func (g *api) StartRun(ctx context.Context, r *connect.Request[reevev1.StartRunR
 	}
 	if m.GetSubject() == "" {
 		return nil, connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("a run of %s needs its %s", p.Name, p.Subject))
+	}
+	if _, err := p.Configure(m.GetSettings().AsMap()); err != nil {
+		return nil, connect.NewError(connect.CodeInvalidArgument, err)
 	}
 	run := ledger.NewRun{
 		Pipeline: p.Name, Subject: m.GetSubject(), Priority: priority, Trigger: cmp.Or(m.GetTrigger(), "api"),
@@ -223,13 +226,42 @@ func (g *api) takeOff(ctx context.Context, run int64) {
 	}
 }
 
-func pipelineNames() string {
-	return strings.Join(each(pipeline.Pipelines(), func(p *pipeline.Pipeline) string { return p.Name }), ", ")
+func pipelineNames() []string {
+	return each(pipeline.Pipelines(), func(p *pipeline.Pipeline) string { return p.Name })
+}
+
+// What rows may be selected by: an answer without rows would hide a typo.
+var (
+	runStatuses      = []string{"running", "completed", "failed", "cancelled", "superseded"}
+	taskStatuses     = []string{"planned", "running", "waiting", "retry", "completed", "failed", "cancelled"}
+	documentStatuses = []string{"pending", "done", "partial", "failed", "duplicate"}
+)
+
+// known reports a word that is none of those there are. None at all is fine.
+func known(what, word string, all ...string) error {
+	if word == "" || slices.Contains(all, word) {
+		return nil
+	}
+	return connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("no %s %q: there are %s", what, word, strings.Join(all, ", ")))
+}
+
+// knownRun reports a run that there is not. 0 is all runs.
+func (g *api) knownRun(ctx context.Context, id int64) error {
+	if id == 0 {
+		return nil
+	}
+	if _, err := g.Ledger.Run(ctx, id); err != nil {
+		return g.failed(err, "run %d", id)
+	}
+	return nil
 }
 
 // ListRuns lists runs, newest first.
 func (g *api) ListRuns(ctx context.Context, r *connect.Request[reevev1.ListRunsRequest]) (*connect.Response[reevev1.ListRunsResponse], error) {
 	m := r.Msg
+	if err := cmp.Or(known("status", m.GetStatus(), runStatuses...), known("pipeline", m.GetPipeline(), pipelineNames()...)); err != nil {
+		return nil, err
+	}
 	runs, err := g.Ledger.Runs(ctx, m.GetSubject(), m.GetStatus(), m.GetPipeline(), limit(m.GetLimit()))
 	if err != nil {
 		return nil, g.failed(err, "runs")
@@ -257,7 +289,13 @@ func (g *api) look(ctx context.Context, id int64) (*reevev1.Run, error) {
 		return nil, g.failed(err, "run %d", id)
 	}
 	out := runOf(run)
-	if p, ok := pipeline.Named(run.Pipeline); ok && p.Subject == "site" {
+	p, ok := pipeline.Named(run.Pipeline)
+	if ok && run.Status == "running" && p.SpawnsItself(p.Root) {
+		if err := g.listing(ctx, p.Root, out); err != nil {
+			return nil, err
+		}
+	}
+	if ok && p.Subject == "site" {
 		sum, err := g.Ledger.DocumentSummary(ctx, id)
 		if err != nil {
 			return nil, g.failed(err, "documents of run %d", id)
@@ -265,6 +303,22 @@ func (g *api) look(ctx context.Context, id int64) (*reevev1.Run, error) {
 		out.Documents = summaryOf(sum)
 	}
 	return out, nil
+}
+
+// listing unseals a run's first stage while its first task still lists items
+// for it. The books need no seal there, since the listing is one of the tasks
+// that must end; who watches must not take the total for the last word.
+func (g *api) listing(ctx context.Context, root string, run *reevev1.Run) error {
+	first, err := g.Ledger.Tasks(ctx, ledger.TaskFilter{Run: run.GetRun(), Stage: root, Limit: 1})
+	if err != nil {
+		return g.failed(err, "tasks of run %d", run.GetRun())
+	}
+	for _, s := range run.GetStages() {
+		if s.GetStage() == root && len(first) == 1 && !slices.Contains([]string{"completed", "failed", "cancelled"}, first[0].Status) {
+			s.Sealed = false
+		}
+	}
+	return nil
 }
 
 // WatchRun sends the run now, whenever it changes, and once it has ended.
@@ -319,8 +373,18 @@ func (g *api) RerunRun(ctx context.Context, r *connect.Request[reevev1.RerunRunR
 	if err := knownStage(r.Msg.GetFromStage()); err != nil {
 		return nil, err
 	}
+	run, err := g.Ledger.Run(ctx, r.Msg.GetRun())
+	if err != nil {
+		return nil, g.failed(err, "run %d", r.Msg.GetRun())
+	}
+	if p, ok := pipeline.Named(run.Pipeline); ok {
+		if _, ok := p.Stage(r.Msg.GetFromStage()); !ok {
+			names := each(p.Stages, func(s pipeline.Stage) string { return s.Name })
+			return nil, connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("run %d is of pipeline %s, which has no stage %s: there are %s", run.Run, p.Name, r.Msg.GetFromStage(), strings.Join(names, ", ")))
+		}
+	}
 	if err := g.Ledger.RerunRun(ctx, r.Msg.GetRun(), r.Msg.GetFromStage()); err != nil {
-		return nil, g.failed(err, "run %d from %s", r.Msg.GetRun(), r.Msg.GetFromStage())
+		return nil, g.failed(err, "run %d", r.Msg.GetRun())
 	}
 	g.wake()
 	return g.run(ctx, r.Msg.GetRun())
@@ -334,6 +398,9 @@ func (g *api) ListTasks(ctx context.Context, r *connect.Request[reevev1.ListTask
 			return nil, err
 		}
 	}
+	if err := cmp.Or(known("status", m.GetStatus(), taskStatuses...), g.knownRun(ctx, m.GetRun())); err != nil {
+		return nil, err
+	}
 	tasks, err := g.Ledger.Tasks(ctx, ledger.TaskFilter{Run: m.GetRun(), Stage: m.GetStage(), Status: m.GetStatus(), Limit: limit(m.GetLimit())})
 	if err != nil {
 		return nil, g.failed(err, "tasks")
@@ -344,6 +411,15 @@ func (g *api) ListTasks(ctx context.Context, r *connect.Request[reevev1.ListTask
 // ListDocuments lists document rows.
 func (g *api) ListDocuments(ctx context.Context, r *connect.Request[reevev1.ListDocumentsRequest]) (*connect.Response[reevev1.ListDocumentsResponse], error) {
 	m := r.Msg
+	if err := cmp.Or(known("status", m.GetStatus(), documentStatuses...), g.knownRun(ctx, m.GetRun())); err != nil {
+		return nil, err
+	}
+	// A run may be of a site that is registered no more.
+	if only := m.GetSubdomain(); only != "" && m.GetRun() == 0 {
+		if _, err := g.Ledger.Site(ctx, only); err != nil {
+			return nil, g.failed(err, "site %s", only)
+		}
+	}
 	docs, err := g.Ledger.Documents(ctx, ledger.DocumentFilter{Subdomain: m.GetSubdomain(), Status: m.GetStatus(), Run: m.GetRun(), Limit: limit(m.GetLimit())})
 	if err != nil {
 		return nil, g.failed(err, "documents")
@@ -440,18 +516,15 @@ func (g *api) Search(ctx context.Context, r *connect.Request[reevev1.SearchReque
 	if err != nil {
 		return nil, connect.NewError(connect.CodeInvalidArgument, err)
 	}
-	var sites []string
+	var sites []ledger.Site
 	if only := r.Msg.GetSubdomain(); only != "" {
-		if _, err := g.Ledger.Site(ctx, only); err != nil {
+		site, err := g.Ledger.Site(ctx, only)
+		if err != nil {
 			return nil, g.failed(err, "site %s", only)
 		}
-		sites = []string{only}
-	} else {
-		all, err := g.Ledger.Sites(ctx)
-		if err != nil {
-			return nil, g.failed(err, "sites")
-		}
-		sites = each(all, func(s ledger.Site) string { return s.Subdomain })
+		sites = []ledger.Site{site}
+	} else if sites, err = g.Ledger.Sites(ctx); err != nil {
+		return nil, g.failed(err, "sites")
 	}
 	found, err := g.Gateway.Search.Find(ctx, sites, q)
 	switch {

@@ -16,6 +16,7 @@ import (
 	"connectrpc.com/connect"
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/zap"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/reeve-pipeline/reeve/pkg/civic"
 	"github.com/reeve-pipeline/reeve/pkg/fault"
@@ -30,6 +31,7 @@ type books struct {
 	gateway.Ledger
 	started ledger.NewRun
 	runs    chan ledger.Run // what Run returns, one after the other
+	listing string          // how the task stands that lists the documents
 	fails   error           // what every change returns
 }
 
@@ -37,7 +39,7 @@ func (b *books) Site(_ context.Context, name string) (ledger.Site, error) {
 	if name != "alameda" {
 		return ledger.Site{}, ledger.ErrNotFound
 	}
-	return ledger.Site{Site: civic.Site{Subdomain: name, Source: "/pdfs"}}, nil
+	return ledger.Site{Site: civic.Site{Subdomain: name, Source: "/pdfs"}, UpdatedAt: time.Now()}, nil
 }
 
 func (b *books) Sites(ctx context.Context) ([]ledger.Site, error) {
@@ -63,12 +65,22 @@ func (b *books) Run(_ context.Context, id int64) (ledger.Run, error) {
 	case r := <-b.runs:
 		return r, nil
 	default:
-		return ledger.Run{Run: id, Pipeline: "civic", Status: "completed"}, nil
 	}
+	if id == 404 {
+		return ledger.Run{}, ledger.ErrNotFound
+	}
+	return ledger.Run{Run: id, Pipeline: "civic", Status: "completed"}, nil
 }
 
 func (b *books) DocumentSummary(context.Context, int64) (ledger.DocumentSummary, error) {
 	return ledger.DocumentSummary{Found: 18, Done: 18}, nil
+}
+
+func (b *books) Tasks(_ context.Context, f ledger.TaskFilter) ([]ledger.Task, error) {
+	if f.Limit == 1 && f.Stage == "fetch" {
+		return []ledger.Task{{Run: f.Run, Stage: "fetch", Item: "alameda", Status: b.listing}}, nil
+	}
+	return nil, nil
 }
 func (b *books) CancelRun(context.Context, int64) error         { return b.fails }
 func (b *books) PauseStage(context.Context, string, bool) error { return b.fails }
@@ -118,6 +130,15 @@ func newServer(t *testing.T, token string) *server {
 	return s
 }
 
+func settings(t *testing.T, name string, value any) *structpb.Struct {
+	t.Helper()
+	s, err := structpb.NewStruct(map[string]any{name: value})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
 func TestRefusals(t *testing.T) {
 	t.Parallel()
 	s := newServer(t, "")
@@ -160,6 +181,46 @@ func TestRefusals(t *testing.T) {
 			_, err := s.api.StartRun(ctx, connect.NewRequest(&reevev1.StartRunRequest{Subject: "alameda", Priority: "urgent"}))
 			return err
 		}, connect.CodeInvalidArgument, "high, normal and low"},
+		{"a setting that there is not", func() error {
+			_, err := s.api.StartRun(ctx, connect.NewRequest(&reevev1.StartRunRequest{Subject: "alameda", Settings: settings(t, "ocr_mod", "skip")}))
+			return err
+		}, connect.CodeInvalidArgument, "entities, force, "},
+		{"a setting of another kind", func() error {
+			_, err := s.api.StartRun(ctx, connect.NewRequest(&reevev1.StartRunRequest{Subject: "alameda", Settings: settings(t, "entities", "maybe")}))
+			return err
+		}, connect.CodeInvalidArgument, "entities of pipeline civic is a boolean, not maybe"},
+		{"runs in an unknown status", func() error {
+			_, err := s.api.ListRuns(ctx, connect.NewRequest(&reevev1.ListRunsRequest{Status: "done"}))
+			return err
+		}, connect.CodeInvalidArgument, "there are running, completed, failed, cancelled, superseded"},
+		{"runs of an unknown pipeline", func() error {
+			_, err := s.api.ListRuns(ctx, connect.NewRequest(&reevev1.ListRunsRequest{Pipeline: "civil"}))
+			return err
+		}, connect.CodeInvalidArgument, "there are civic, volumes, leads"},
+		{"tasks in an unknown status", func() error {
+			_, err := s.api.ListTasks(ctx, connect.NewRequest(&reevev1.ListTasksRequest{Status: "done"}))
+			return err
+		}, connect.CodeInvalidArgument, "planned, running, waiting, retry"},
+		{"tasks of a run that there is not", func() error {
+			_, err := s.api.ListTasks(ctx, connect.NewRequest(&reevev1.ListTasksRequest{Run: 404}))
+			return err
+		}, connect.CodeNotFound, "no run 404"},
+		{"documents in an unknown status", func() error {
+			_, err := s.api.ListDocuments(ctx, connect.NewRequest(&reevev1.ListDocumentsRequest{Status: "completed"}))
+			return err
+		}, connect.CodeInvalidArgument, "pending, done, partial, failed, duplicate"},
+		{"documents of an unknown site", func() error {
+			_, err := s.api.ListDocuments(ctx, connect.NewRequest(&reevev1.ListDocumentsRequest{Subdomain: "nowhere"}))
+			return err
+		}, connect.CodeNotFound, "no site nowhere"},
+		{"a rerun of a run that there is not", func() error {
+			_, err := s.api.RerunRun(ctx, connect.NewRequest(&reevev1.RerunRunRequest{Run: 404, FromStage: "reduce"}))
+			return err
+		}, connect.CodeNotFound, "no run 404; "},
+		{"a rerun from a stage of another pipeline", func() error {
+			_, err := s.api.RerunRun(ctx, connect.NewRequest(&reevev1.RerunRunRequest{Run: 7, FromStage: "intel"}))
+			return err
+		}, connect.CodeInvalidArgument, "run 7 is of pipeline civic, which has no stage intel: there are fetch, "},
 		{"a rerun from an unknown stage", func() error {
 			_, err := s.api.RerunRun(ctx, connect.NewRequest(&reevev1.RerunRunRequest{Run: 1, FromStage: "slice"}))
 			return err
@@ -287,6 +348,19 @@ func TestWatchRunSendsChangesAndTheEnd(t *testing.T) {
 	}
 }
 
+func TestTotalsMayGrowWhileTheSiteIsListed(t *testing.T) {
+	t.Parallel()
+	for status, final := range map[string]bool{"planned": false, "running": false, "completed": true, "failed": true} {
+		s := newServer(t, "")
+		s.listing = status
+		s.runs <- ledger.Run{Run: 7, Pipeline: "civic", Status: "running", Stages: []ledger.StageProgress{{Stage: "fetch", Total: 3, Sealed: true}}}
+		r, err := s.api.GetRun(t.Context(), connect.NewRequest(&reevev1.GetRunRequest{Run: 7}))
+		if err != nil || r.Msg.GetStages()[0].GetSealed() != final {
+			t.Errorf("while the listing is %s: %v %v", status, r, err)
+		}
+	}
+}
+
 func TestStreamsEndWhenTheGatewayStops(t *testing.T) {
 	t.Parallel()
 	s := newServer(t, "")
@@ -341,6 +415,10 @@ func TestPlainHTTP(t *testing.T) {
 		says                         string
 	}{
 		{"a post of JSON is enough", open.url + info, "", "", `{}`, 200, `"version":"1"`},
+		{"numbers are numbers, names those of the definition, nothing is left out", open.url + "/reeve.v1.ReeveService/GetRun", "", "", `{"run": "7"}`, 200, `"error_message":"","error_stage":"","note":"","pipeline":"civic","priority":"high","run":7,`},
+		{"an empty list is one", open.url + "/reeve.v1.ReeveService/ListTasks", "", "", `{"status": "failed"}`, 200, `{"tasks":[]}`},
+		{"a field in camelCase", open.url + "/reeve.v1.ReeveService/RerunRun", "", "", `{"run": 7, "fromStage": "slice"}`, 404, `no stage \"slice\"`},
+		{"a field that there is not", open.url + "/reeve.v1.ReeveService/StartRun", "", "", `{"pipline": "civic"}`, 400, `pipline`},
 		{"no JSON", open.url + info, "", "", `{`, 400, "invalid_argument"},
 		{"a body beyond all measure", open.url + info, "", "", `{"x": "` + strings.Repeat("x", 2<<20) + `"}`, 429, "resource_exhausted"},
 		{"a name of another machine, as a web page would use", open.url + info, "evil.example", "", `{}`, 403, "not this machine"},

@@ -34,7 +34,7 @@ type api struct {
 func (g *Gateway) Handler(token string, stopping <-chan struct{}) http.Handler {
 	a := &api{Gateway: g, stopping: stopping}
 	path, connectHandler := reevev1connect.NewReeveServiceHandler(a,
-		connect.WithReadMaxBytes(maxRequest),
+		connect.WithReadMaxBytes(maxRequest), connect.WithCodec(codecs[0]), connect.WithCodec(codecs[1]),
 		connect.WithRecover(func(_ context.Context, spec connect.Spec, _ http.Header, p any) error {
 			g.Log.Error("request panicked", zap.String("procedure", spec.Procedure), zap.Any("panic", p), zap.ByteString("stack", debug.Stack()))
 			return connect.NewError(connect.CodeInternal, errors.New("a bug in the gateway; its log has the details"))

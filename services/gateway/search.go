@@ -19,6 +19,7 @@ import (
 	"modernc.org/sqlite"
 
 	"github.com/reeve-pipeline/reeve/pkg/civic"
+	"github.com/reeve-pipeline/reeve/pkg/ledger"
 	reevev1 "github.com/reeve-pipeline/reeve/proto/reeve/v1"
 )
 
@@ -37,17 +38,18 @@ type Objects interface {
 type Search struct {
 	objects Objects
 	dir     string
-	fresh   time.Duration // how long a look at a site's manifest holds
 
 	mu    sync.Mutex
 	sites map[string]*published
 }
 
 // published is the copy of one site's database. mu is held for reading by
-// queries and for writing while the copy is replaced.
+// queries and for writing while the copy is replaced; looking is held from a
+// look at the manifest until then, so that no look of before undoes it.
 type published struct {
+	looking sync.Mutex
 	mu      sync.RWMutex
-	looked  time.Time
+	asOf    time.Time // when the books last knew of a change, at the last look
 	version string
 	path    string
 	db      *sql.DB
@@ -70,7 +72,7 @@ func NewSearch(objects Objects, dir string) (*Search, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("search folder: %w", err)
 	}
-	return &Search{objects: objects, dir: dir, fresh: time.Second, sites: map[string]*published{}}, nil
+	return &Search{objects: objects, dir: dir, sites: map[string]*published{}}, nil
 }
 
 // Close closes the copies.
@@ -133,7 +135,7 @@ type ranked struct {
 
 // Find looks in the sites' databases and returns the best hits of all. Sites
 // that have published nothing are passed over, unless it is the only one.
-func (s *Search) Find(ctx context.Context, sites []string, q query) (*reevev1.SearchResponse, error) {
+func (s *Search) Find(ctx context.Context, sites []ledger.Site, q query) (*reevev1.SearchResponse, error) {
 	var all []ranked
 	var total int64
 	for _, site := range sites {
@@ -151,9 +153,10 @@ func (s *Search) Find(ctx context.Context, sites []string, q query) (*reevev1.Se
 	return &reevev1.SearchResponse{Hits: each(all, func(r ranked) *reevev1.Hit { return r.hit }), Total: total}, nil
 }
 
-func (s *Search) findIn(ctx context.Context, site string, q query) ([]ranked, int64, error) {
+func (s *Search) findIn(ctx context.Context, of ledger.Site, q query) ([]ranked, int64, error) {
+	site := of.Subdomain
 	p := s.site(site)
-	if err := s.refresh(ctx, site, p); err != nil {
+	if err := s.refresh(ctx, site, p, of.UpdatedAt); err != nil {
 		return nil, 0, err
 	}
 	p.mu.RLock()
@@ -184,12 +187,23 @@ func (s *Search) site(name string) *published {
 	return p
 }
 
-// refresh replaces the copy of a site's database when a newer one is published.
-func (s *Search) refresh(ctx context.Context, site string, p *published) error {
+// fresh reports whether the copy is what was published when the books changed.
+func (p *published) fresh(changed time.Time) bool {
 	p.mu.RLock()
-	fresh := time.Since(p.looked) < s.fresh
-	p.mu.RUnlock()
-	if fresh {
+	defer p.mu.RUnlock()
+	return p.db != nil && p.asOf.Equal(changed)
+}
+
+// refresh replaces the copy of a site's database when a newer one is published.
+// It looks only when the site or its last run has changed since the last look:
+// what a run publishes is there before the run's end is known.
+func (s *Search) refresh(ctx context.Context, site string, p *published, changed time.Time) error {
+	if p.fresh(changed) {
+		return nil
+	}
+	p.looking.Lock()
+	defer p.looking.Unlock()
+	if p.fresh(changed) {
 		return nil
 	}
 	raw, err := s.objects.ReadAll(ctx, civic.SiteKey(site, "manifest.json"), "", maxManifest)
@@ -205,7 +219,7 @@ func (s *Search) refresh(ctx context.Context, site string, p *published) error {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.looked = time.Now()
+	p.asOf = changed
 	if p.version == m.Database.SHA256 && p.db != nil {
 		return nil
 	}

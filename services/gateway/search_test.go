@@ -93,7 +93,6 @@ func searcher(t *testing.T, f folder) func(*reevev1.SearchRequest) (*reevev1.Sea
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.SetFresh(0)
 	t.Cleanup(func() { _ = s.Close() })
 	g := &gateway.Gateway{Ledger: &books{}, Search: s, Log: zap.NewNop()}
 	return func(r *reevev1.SearchRequest) (*reevev1.SearchResponse, error) {

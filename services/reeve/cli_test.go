@@ -42,8 +42,18 @@ func (f *fakeAPI) notef(format string, args ...any) {
 }
 
 func (f *fakeAPI) AddSite(_ context.Context, r *connect.Request[reevev1.AddSiteRequest]) (*connect.Response[reevev1.Site], error) {
-	f.notef("add %s %s", r.Msg.GetSite().GetSubdomain(), r.Msg.GetSite().GetSource())
+	s := r.Msg.GetSite()
+	f.notef("add %s %s %q %q", s.GetSubdomain(), s.GetSource(), s.GetName(), s.GetState())
 	return connect.NewResponse(r.Msg.GetSite()), f.fail
+}
+
+func (f *fakeAPI) GetSite(_ context.Context, r *connect.Request[reevev1.GetSiteRequest]) (*connect.Response[reevev1.Site], error) {
+	for _, s := range f.sites {
+		if s.GetSubdomain() == r.Msg.GetSubdomain() {
+			return connect.NewResponse(s), nil
+		}
+	}
+	return nil, connect.NewError(connect.CodeNotFound, errors.New("no site "+r.Msg.GetSubdomain()))
 }
 
 func (f *fakeAPI) ListSites(_ context.Context, r *connect.Request[reevev1.ListSitesRequest]) (*connect.Response[reevev1.ListSitesResponse], error) {
@@ -119,6 +129,7 @@ func cli(t *testing.T, columns int, environ []string, args ...string) result {
 // sampleRun is a run that ended with something of everything.
 func sampleRun() *fakeAPI {
 	at := time.Date(2024, 5, 7, 12, 0, 0, 0, time.UTC)
+	now := timestamppb.New(at.Add(5 * time.Second))
 	return &fakeAPI{
 		run: &reevev1.Run{
 			Run: 3, Pipeline: "civic", Subject: "alameda", Status: "completed", StartedAt: timestamppb.New(at), EndedAt: timestamppb.New(at.Add(12400 * time.Millisecond)),
@@ -126,12 +137,13 @@ func sampleRun() *fakeAPI {
 				{Stage: "fetch", Total: 19, Completed: 19, Skipped: 1, Sealed: true, Closed: true},
 				{Stage: "pagination", Total: 17, Completed: 15, Failed: 2, Sealed: true, Closed: true},
 			},
-			Documents: &reevev1.DocumentSummary{Found: 18, Done: 13, Partial: 2, Failed: 2, Duplicates: 1, Pages: map[string]int64{"native": 92, "image": 21, "blank": 1}},
+			Documents: &reevev1.DocumentSummary{Found: 18, Done: 12, Partial: 1, Failed: 2, Duplicates: 1, Unchanged: 2, Pages: map[string]int64{"native": 92, "image": 21, "blank": 1}},
 		},
 		documents: []*reevev1.Document{
-			{DocumentId: "a", Source: "CityCouncil/2024-01-09.pdf", Status: "failed", Error: &reevev1.Error{Class: "permanent", Message: "CityCouncil/2024-01-09.pdf: is empty: 0 bytes"}},
-			{DocumentId: "b", Source: "CityCouncil/2024-02-13.pdf", Status: "failed", Error: &reevev1.Error{Class: "permanent", Message: "needs a\npassword\x1b[31m"}},
-			{DocumentId: "c", Source: "GolfCommission/2012-10-09.pdf", Status: "partial", Pages: 4, PagesImage: 3},
+			{DocumentId: "a", Source: "CityCouncil/2024-01-09.pdf", Status: "failed", UpdatedAt: now, Error: &reevev1.Error{Class: "permanent", Message: "CityCouncil/2024-01-09.pdf: is empty: 0 bytes"}},
+			{DocumentId: "b", Source: "CityCouncil/2024-02-13.pdf", Status: "failed", UpdatedAt: now, Error: &reevev1.Error{Class: "permanent", Message: "needs a\npassword\x1b[31m"}},
+			{DocumentId: "c", Source: "GolfCommission/2012-10-09.pdf", Status: "partial", UpdatedAt: now, Pages: 4, PagesImage: 3},
+			{DocumentId: "d", Source: "GolfCommission/2012-11-13.pdf", Status: "partial", UpdatedAt: timestamppb.New(at.Add(-time.Hour)), Pages: 2, PagesImage: 2},
 		},
 	}
 }
@@ -219,17 +231,24 @@ func TestExitCodes(t *testing.T) {
 		{"a run that there is not", refuse(connect.CodeNotFound, "no run 9"), []string{"run", "watch", "9"}, 2, "no run 9"},
 		{"no number", &fakeAPI{}, []string{"run", "show", "latest"}, 2, "reeve run list"},
 		{"a missing argument", &fakeAPI{}, []string{"run", "start", "civic"}, 2, "usage: reeve run start PIPELINE SUBJECT"},
-		{"an unknown command", &fakeAPI{}, []string{"frobnicate"}, 2, "unknown command"},
+		{"an unknown command", &fakeAPI{}, []string{"frobnicate"}, 2, "reeve --help"},
+		{"nearly a command", &fakeAPI{}, []string{"sweeep"}, 2, "did you mean sweep?"},
+		{"help on an unknown command", &fakeAPI{}, []string{"help", "run", "sart"}, 2, `no command "sart" of reeve run (see reeve run --help); did you mean start?`},
+		{"help on a command", &fakeAPI{}, []string{"help", "run", "start"}, 0, ""},
+		{"completion for an unknown shell", &fakeAPI{}, []string{"completion", "csh"}, 2, "reeve completion --help"},
 		{"an unknown subcommand", &fakeAPI{}, []string{"site", "frobnicate"}, 2, "reeve site --help"},
 		{"an unknown flag", &fakeAPI{}, []string{"site", "list", "--frob"}, 2, "reeve site list --help"},
 		{"an unknown way of progress", &fakeAPI{}, []string{"site", "list", "--progress", "fancy"}, 2, "auto, tty, plain, json, quiet"},
 		{"a source that is not there", &fakeAPI{}, []string{"site", "add", "alameda", "--source", "/no/such/folder"}, 2, "/no/such/folder"},
-		{"no source", &fakeAPI{}, []string{"site", "add", "alameda"}, 2, "source"},
+		{"a source of another kind", &fakeAPI{}, []string{"site", "add", "alameda", "--source", "ftp://alameda.example/"}, 2, "http:// and https://"},
+		{"no source", &fakeAPI{}, []string{"site", "add", "alameda"}, 2, "site alameda is new: say with --source"},
+		{"no stage", &fakeAPI{}, []string{"run", "rerun", "3"}, 2, "usage: reeve run rerun RUN --from STAGE"},
 		{"a removal without a terminal to ask on", &fakeAPI{}, []string{"site", "remove", "alameda"}, 2, "--yes"},
 		{"a removal", &fakeAPI{}, []string{"site", "remove", "alameda", "--yes"}, 0, ""},
 		{"a setting that is none", &fakeAPI{}, []string{"run", "start", "civic", "alameda", "--set", "ocr_mode"}, 2, "name=value"},
 		{"failed and status together", &fakeAPI{}, []string{"task", "list", "--failed", "--status", "retry"}, 2, "failed status"},
 		{"up with a stray argument", &fakeAPI{}, []string{"up", "now"}, 2, "after --"},
+		{"up for strangers", &fakeAPI{}, []string{"up", "--listen", "0.0.0.0:8480"}, 2, "--token"},
 		{"up with a bad address", &fakeAPI{}, []string{"up", "--listen", "8480"}, 2, "--listen"},
 		{"help without a command", &fakeAPI{}, []string{"site"}, 0, ""},
 	} {
@@ -250,17 +269,22 @@ func TestRequests(t *testing.T) {
 	for _, args := range [][]string{
 		{"site", "add", "alameda", "--source", dir},
 		{"site", "add", "alameda", "--source", "https://alameda.example/"},
+		{"site", "add", "alameda", "--name", "City of Alameda"},
+		{"site", "add", "berkeley", "--source", "https://berkeley.example/"},
 		{"run", "start", "civic", "alameda", "--set", "ocr_mode=skip", "--set", "entities=true", "--set", "n=3", "--force"},
 		{"task", "list", "--failed", "--run", "3", "--stage", "ocr"},
 		{"search", "library", "budget"},
 	} {
+		f.sites = []*reevev1.Site{{Subdomain: "alameda", Source: "/pdfs", Name: "Alameda", State: "CA"}}
 		if got := f.cli(t, 0, args...); got.code != 0 {
 			t.Errorf("%v: exit %d: %s", args, got.code, got.err)
 		}
 	}
 	want := []string{
-		"add alameda " + dir,
-		"add alameda https://alameda.example/",
+		"add alameda " + dir + ` "Alameda" "CA"`,
+		`add alameda https://alameda.example/ "Alameda" "CA"`,
+		`add alameda /pdfs "City of Alameda" "CA"`,
+		`add berkeley https://berkeley.example/ "" ""`,
 		"start civic alameda map[entities:true n:3 ocr_mode:skip] force=true",
 		`tasks 3 "ocr" "failed"`,
 		"search library budget",
@@ -291,10 +315,26 @@ func TestNobodyAnswers(t *testing.T) {
 			t.Errorf("%v: exit %d: %s", args, got.code, got.err)
 		}
 	}
+	// What is meant for one folder's Reeve must not reach another.
+	got := cli(t, 0, []string{"REEVE_API=", "REEVE_DATA=/srv/elsewhere"}, "site", "remove", "alameda", "--yes")
+	want := "reeve: no Reeve runs in /srv/elsewhere: start one with `reeve up --data /srv/elsewhere`, or name another with --data or --api\n"
+	if got.code != 2 || got.err != want {
+		t.Errorf("exit %d: %s", got.code, got.err)
+	}
 	other := httptest.NewServer(nil) // something else on that port
 	defer other.Close()
 	if got := cli(t, 0, []string{"REEVE_API=" + other.URL}, "site", "list"); got.code != 2 || !strings.Contains(got.err, "does not answer like a Reeve") {
 		t.Errorf("exit %d: %s", got.code, got.err)
+	}
+}
+
+func TestAListThatIsCutOffSaysSo(t *testing.T) {
+	t.Parallel()
+	f := sampleRun()
+	for limit, says := range map[string]string{"4": "the first 4; --limit shows more\n", "5": ""} {
+		if got := f.cli(t, 0, "document", "list", "--limit", limit); got.code != 0 || got.err != says {
+			t.Errorf("limit %s: exit %d: %s", limit, got.code, got.err)
+		}
 	}
 }
 

@@ -17,7 +17,6 @@ import (
 	"github.com/reeve-pipeline/reeve/pkg/civic"
 	"github.com/reeve-pipeline/reeve/pkg/sample"
 	reevev1 "github.com/reeve-pipeline/reeve/proto/reeve/v1"
-	"github.com/reeve-pipeline/reeve/services/reeve/progress"
 )
 
 func (c *command) demoCommand() *cobra.Command {
@@ -26,8 +25,8 @@ func (c *command) demoCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "demo", Short: "Take a small town's documents through the whole pipeline",
 		Long: `Take documents through the whole pipeline and search them: those of an invented
-town, or your own with --docs. A Reeve that runs in --data is used; otherwise
-one runs for as long as the demo takes, and everything it made stays.
+town, or your own with --docs. A Reeve that runs is used; otherwise one runs for
+as long as the demo takes, and everything it made stays.
 
 Exits like "run start --wait": with 1 when some of your own documents failed. Of
 the invented town, some are broken on purpose: there it exits with 1 when a
@@ -36,13 +35,19 @@ document did not end as it was made to.`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			began := time.Now()
-			site, words, invented, err := c.town(docs, name)
+			st, ok := c.instance(cmd.Context())
+			data := st.Data
+			if !ok {
+				if data, err = c.dataDir(); err != nil {
+					return err
+				}
+			}
+			site, words, invented, err := c.town(docs, name, data)
 			if err != nil {
 				return err
 			}
-			st, ok := c.running()
 			if ok {
-				fmt.Fprintf(c.Err, "using the Reeve that runs at %s\n", st.API)
+				c.sayf("using the Reeve that runs at %s\n", st.API)
 			} else {
 				var stop func() error
 				if err := c.complete(&o, "reeve.log"); err != nil {
@@ -65,14 +70,14 @@ document did not end as it was made to.`,
 	f := cmd.Flags()
 	f.StringVar(&docs, "docs", "", "folder of your own PDFs, as in CityCouncil/2024-05-07.pdf")
 	f.StringVar(&name, "site", "", "name of the site for --docs (default: from the folder's)")
-	f.StringVar(&o.Listen, "listen", "127.0.0.1:8480", "address of the API")
+	f.StringVar(&o.Listen, "listen", "127.0.0.1:0", "address of the API, with port 0 a free one")
 	must(cmd.MarkFlagDirname("docs"))
 	return cmd
 }
 
 // town returns the site to take, words to search it for, and what was made of
 // it if it is invented: that one, written into the data folder, or a folder's.
-func (c *command) town(docs, name string) (*reevev1.Site, []string, *sample.Town, error) {
+func (c *command) town(docs, name, data string) (*reevev1.Site, []string, *sample.Town, error) {
 	if docs != "" {
 		path, err := absoluteSource(docs)
 		if err != nil {
@@ -81,13 +86,9 @@ func (c *command) town(docs, name string) (*reevev1.Site, []string, *sample.Town
 		name = cmp.Or(name, siteName(path))
 		return &reevev1.Site{Subdomain: name, Name: name, Source: path}, []string{"motion", "minutes", "meeting", "council", "report", "the"}, nil, nil
 	}
-	data, err := c.dataDir()
-	if err != nil {
-		return nil, nil, nil, err
-	}
 	town, err := sample.Write(filepath.Join(data, "sample"))
 	if err != nil {
-		return nil, nil, nil, fmt.Errorf("write the sample: %w", err)
+		return nil, nil, nil, err
 	}
 	var words []string
 	for _, f := range town.Files {
@@ -146,9 +147,8 @@ func (c *command) demo(ctx context.Context, st State, site *reevev1.Site, words 
 	}
 	files := publishedFiles(st, site.GetSubdomain())
 	if c.json {
-		out := plain(run.ProtoReflect()).(map[string]any)
-		out["problems"], out["searches"], out["files"] = problems, hits, files
-		out["seconds"] = progress.Elapsed(time.Now(), run).Seconds()
+		out := whole(run, problems)
+		out["searches"], out["files"] = hits, files
 		if err := writeJSON(c.Out, out); err != nil {
 			return err
 		}
@@ -165,21 +165,21 @@ func (c *command) demo(ctx context.Context, st State, site *reevev1.Site, words 
 	for _, f := range files {
 		fmt.Fprintf(c.Out, "  %-14s %s\n", f.What, f.Path)
 	}
-	again := "reeve up"
-	if st.Data != c.defaultData() {
-		again += " --data " + st.Data
+	self := cmp.Or(c.Name, "reeve")
+	if c.data != "" {
+		self += " --data " + c.data
 	}
 	fmt.Fprintln(c.Out, "\nnext")
 	if ours {
-		fmt.Fprintf(c.Out, "  %-44s run it all, until interrupted\n", again)
+		fmt.Fprintf(c.Out, "  %-44s run it all, until interrupted\n", self+" up")
 	}
 	for _, n := range [][2]string{
-		{"reeve search " + cmp.Or(firstQuery(hits), "budget"), "search what was found"},
-		{"reeve site add TOWN --source FOLDER", "add a town of your own"},
-		{"reeve run start civic TOWN --wait", "and take it through"},
-		{"reeve info", "addresses, and the DSN of Postgres"},
+		{" search " + cmp.Or(firstQuery(hits), "budget"), "search what was found"},
+		{" site add TOWN --source FOLDER", "add a town of your own"},
+		{" run start civic TOWN --wait", "and take it through"},
+		{" info", "addresses, and the DSN of Postgres"},
 	} {
-		fmt.Fprintf(c.Out, "  %-44s %s\n", n[0], n[1])
+		fmt.Fprintf(c.Out, "  %-44s %s\n", self+n[0], n[1])
 	}
 	return c.judgeDemo(ctx, run, invented)
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
 	"github.com/reeve-pipeline/reeve/pkg/bus"
@@ -29,6 +30,7 @@ import (
 	"github.com/reeve-pipeline/reeve/pkg/pgtest"
 	"github.com/reeve-pipeline/reeve/pkg/service"
 	"github.com/reeve-pipeline/reeve/pkg/stage"
+	"github.com/reeve-pipeline/reeve/pkg/telemetry"
 	"github.com/reeve-pipeline/reeve/services/fanin"
 	"github.com/reeve-pipeline/reeve/services/sweeper"
 )
@@ -115,7 +117,21 @@ func worker(name string, hands int, h handler) service.Wire {
 // town returns the wires of a civic pipeline over n documents. Work that a
 // test wants to be different replaces a stage's.
 func town(n int, different map[string]handler) []service.Wire {
-	work := map[string]handler{
+	work := townWork(n)
+	var wires []service.Wire
+	for _, name := range []string{"fetch", "pagination", "reduce", "compilation", "deploy"} {
+		h := work[name]
+		if d := different[name]; d != nil {
+			h = d
+		}
+		wires = append(wires, worker(name, 8, h))
+	}
+	return wires
+}
+
+// townWork is what the stages of a civic pipeline over n documents do.
+func townWork(n int) map[string]handler {
+	return map[string]handler{
 		"fetch": func(ctx context.Context, task *stage.Task) (stage.Result, error) {
 			if task.Parent == "" {
 				items := make([]stage.Item, n)
@@ -137,15 +153,6 @@ func town(n int, different map[string]handler) []service.Wire {
 			return stage.Result{Output: civic.Deployed{Version: "v"}}, nil
 		},
 	}
-	var wires []service.Wire
-	for _, name := range []string{"fetch", "pagination", "reduce", "compilation", "deploy"} {
-		h := work[name]
-		if d := different[name]; d != nil {
-			h = d
-		}
-		wires = append(wires, worker(name, 8, h))
-	}
-	return wires
 }
 
 func pass(_ context.Context, task *stage.Task) (stage.Result, error) {
@@ -296,6 +303,28 @@ func TestEngine_Faults(t *testing.T) {
 	}
 }
 
+// Documents of which a sign of life or a failed try is recorded by itself,
+// between others that end, are counted with them all the same.
+func TestEngine_ListedItemsThatTakeTheirTime(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t)
+	e.run("fanin", fanin.Wire)
+	var tried sync.Map
+	fetch := townWork(3)["fetch"]
+	e.run("workers", town(3, map[string]handler{
+		"fetch": func(ctx context.Context, task *stage.Task) (stage.Result, error) {
+			n := task.Item[len(task.Item)-1]
+			if _, again := tried.LoadOrStore(task.Item, true); task.Parent != "" && n != '0' && !again {
+				return stage.Result{}, fault.RetryAfter(io.ErrUnexpectedEOF, time.Duration(n-'0')*300*time.Millisecond)
+			}
+			return fetch(ctx, task)
+		},
+	})...)
+	if r := e.ended(e.start("town")); r.Status != "completed" || e.done(r, "fetch") != 4 || e.done(r, "reduce") != 3 {
+		t.Errorf("run is %s with %d fetched, %d reduced: %s", r.Status, e.done(r, "fetch"), e.done(r, "reduce"), r.ErrorMessage)
+	}
+}
+
 // The messages of each stage in turn are deleted while they are queued: the
 // sweeper brings all of them back, and leaves those alone that merely wait.
 func TestEngine_LostMessages(t *testing.T) {
@@ -359,20 +388,11 @@ func (e *engine) silence() {
 	}
 }
 
-// sweeper returns a sweep that treats every silent task as silent for long.
+// sweeper returns a sweep to which the stream seems to have been there always,
+// so that silence counts as such.
 func (e *engine) sweeper() func(dryRun bool) sweeper.Report {
 	e.t.Helper()
-	env, err := service.New("sweeper", service.Options{
-		Values: map[string]any{"nats.url": e.nats.URL(), "postgres.dsn": e.dsn, "http.addr": "off"}, Log: zap.NewNop(),
-	})
-	if err != nil {
-		e.t.Fatal(err)
-	}
-	s, err := sweeper.Open(e.t.Context(), env)
-	if err != nil {
-		e.t.Fatal(err)
-	}
-	e.t.Cleanup(func() { _ = env.Close(context.WithoutCancel(e.t.Context())) })
+	s := sweeper.New(e.Ledger, agedBus{e.bus}, zap.NewNop(), telemetry.NewSweeper(prometheus.NewRegistry()), sweeper.Defaults())
 	return func(dryRun bool) sweeper.Report {
 		r, err := s.Sweep(e.t.Context(), dryRun)
 		if err != nil {
@@ -381,6 +401,11 @@ func (e *engine) sweeper() func(dryRun bool) sweeper.Report {
 		return r
 	}
 }
+
+// agedBus is the bus, with streams as old as can be.
+type agedBus struct{ *bus.Bus }
+
+func (agedBus) TasksCreated(context.Context) (time.Time, error) { return time.Time{}, nil }
 
 // A task that gets lost again and again is given up, and the run ends.
 func TestEngine_LostForGood(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -20,13 +21,13 @@ import (
 func (c *command) infoCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "info", Short: "Print where everything of the running Reeve is",
-		Long: `Print where everything of the running Reeve is, from the state file of the
-all-in-one in --data, with passwords; or, with --api, as the API tells it,
-without them.`,
+		Long: `Print where everything of the running Reeve is: with passwords, from its data
+folder, when it runs on this machine and that folder is yours; otherwise, and
+with --api, as the API tells it, without them.`,
 		Example: "  psql \"$(reeve info --json | jq -r .postgres_dsn)\"",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if st, ok := c.running(); ok && c.api == "" && c.env("REEVE_API") == "" {
+			if st, ok := c.instance(cmd.Context()); ok {
 				if c.json {
 					return writeJSON(c.Out, st)
 				}
@@ -66,7 +67,7 @@ without them.`,
 				{"nats", a.GetNatsUrl()},
 				{"nats monitor", a.GetNatsMonitorUrl()},
 				{"postgres", a.GetPostgresDsn()},
-				{"s3 endpoint", a.GetS3Endpoint()},
+				{"s3 endpoint", "http://" + a.GetS3Endpoint()},
 				{"s3 bucket", a.GetS3Bucket()},
 				{"s3 access key", a.GetS3AccessKey()},
 				{"metrics", a.GetMetricsUrl()},
@@ -79,7 +80,9 @@ without them.`,
 func (c *command) configCommand() *cobra.Command {
 	var config string
 	cmd := &cobra.Command{
-		Use: "config [-- settings of services]", Short: "Print the settings in force and where each comes from, secrets masked",
+		Use: "config [-- settings of services]", Short: "Print the settings of services and where each comes from, secrets masked",
+		Long: `Print the settings that "reeve up" gives its services when it is started from
+here, with this environment, and where each comes from. Secrets are masked.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			self, err := os.Executable()
 			if err != nil {
@@ -131,11 +134,12 @@ func (c *command) given() ([]string, error) {
 	}
 	st, err := readState(dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		st = State{API: defaultAPI, NATS: "nats://" + local127(8481), S3Endpoint: local127(8482), S3Bucket: bucket, PostgresDSN: "postgres://" + local127(8483) + "/reeve"}
+		st = State{API: defaultAPI, NATS: "nats://" + local127(8481), S3Endpoint: local127(8482), S3Bucket: bucket, PostgresDSN: "postgres://" + local127(8483) + "/reeve", Metrics: "http://" + local127(8485) + "/metrics"}
 	} else if err != nil {
 		return nil, err
 	}
 	return append(openFolders(c.Environ),
+		"REEVE_HTTP_ADDR="+strings.TrimSuffix(strings.TrimPrefix(st.Metrics, "http://"), "/metrics"), "REEVE_GATEWAY_CACHE="+filepath.Join(dir, "cache"),
 		"REEVE_NATS_URL="+st.NATS, "REEVE_POSTGRES_DSN="+st.PostgresDSN, "REEVE_S3_ENDPOINT="+st.S3Endpoint,
 		"REEVE_S3_BUCKET="+st.S3Bucket, "REEVE_S3_ACCESS_KEY="+st.S3AccessKey, "REEVE_S3_SECRET_KEY="+st.S3SecretKey,
 		"REEVE_GATEWAY_ADDR="+strings.TrimPrefix(st.API, "http://"), "REEVE_GATEWAY_TOKEN="+st.Token,

@@ -143,6 +143,25 @@ func lock(dir string) (*os.File, error) {
 	return f, nil
 }
 
+// lockSoon takes the lock, past those who only look whether it is held.
+func lockSoon(ctx context.Context, dir string) (*os.File, error) {
+	ctx, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		f, err := lock(dir)
+		if !errors.Is(err, errInUse) {
+			return f, err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil, err
+		}
+	}
+}
+
 // secrets are made once for a data folder.
 type secrets struct {
 	S3AccessKey  string `json:"s3_access_key"`
@@ -282,7 +301,10 @@ func Up(ctx context.Context, o Options, ready func(State)) (err error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	held, err := lock(o.Data)
+	if host, _, err := net.SplitHostPort(o.Listen); err == nil && o.Token == "" && !loopback(host) {
+		return fmt.Errorf("--listen %s can be reached from other machines: set a --token (REEVE_TOKEN), or listen on 127.0.0.1", o.Listen)
+	}
+	held, err := lockSoon(ctx, o.Data)
 	if errors.Is(err, errInUse) {
 		return fmt.Errorf("%s is in use: reeve %s runs there (process %d, API %s); stop it, or choose another folder with --data", o.Data, before.Version, before.PID, before.API)
 	}
@@ -356,6 +378,15 @@ func Up(ctx context.Context, o Options, ready func(State)) (err error) {
 	if len(changes) > 0 {
 		o.Log.Info("provisioned", zap.Stringers("changes", changes))
 	}
+	ended := make(chan struct{})
+	defer close(ended)
+	context.AfterFunc(ctx, func() {
+		select {
+		case <-ended:
+		case <-time.After(time.Second):
+			o.Say("stopping  what is in hand has %v to be finished", env.Grace())
+		}
+	})
 	all := append(wires(allInOne(st)), func(context.Context, *service.Env) (service.Runner, error) {
 		return func(ctx context.Context) error {
 			if err := st.write(); err != nil {
@@ -364,10 +395,20 @@ func Up(ctx context.Context, o Options, ready func(State)) (err error) {
 			started = true
 			o.Say("services  %s", strings.Join(names(allInOne(st)), " "))
 			ready(st)
-			return parts.watch(ctx)
+			err := parts.watch(ctx)
+			if err != nil {
+				o.Say("stopping  %v", err)
+			}
+			return err
 		}, nil
 	})
 	return service.Run(ctx, env, all...)
+}
+
+// loopback reports whether a listener's host is this machine only.
+func loopback(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
 // reachable is the address to reach a listener by.

@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"go.uber.org/zap"
 	"golang.org/x/crypto/bcrypt"
+	"golang.org/x/sys/unix"
 )
 
 // natsServer is the NATS server of this process.
@@ -29,6 +30,9 @@ func startNATS(o Options, at ports, password string) (*natsServer, error) {
 		ServerName: "reeve", Host: "127.0.0.1", Port: at.nats, HTTPHost: "127.0.0.1", HTTPPort: at.monitor,
 		Username: "reeve", Password: string(hash),
 		JetStream: true, StoreDir: filepath.Join(o.Data, "nats"),
+		// Each stream has its own limit. The server's, three quarters of what
+		// the disk has free, would refuse them on a small disk.
+		JetStreamMaxStore: 1 << 40,
 		// Postgres is the truth: what a power cut takes from here is sent again.
 		SyncInterval: time.Second,
 		NoSigs:       true,
@@ -71,11 +75,27 @@ type natsLog struct {
 func (l natsLog) Noticef(format string, v ...any) { l.Debugf(format, v...) }
 func (l natsLog) Tracef(format string, v ...any)  { l.Debugf(format, v...) }
 
+// Errorf ends the all-in-one when the disk takes no more: a stream that could
+// not be written to stays shut until the server is started again.
+func (l natsLog) Errorf(format string, v ...any) {
+	l.SugaredLogger.Errorf(format, v...)
+	for _, a := range v {
+		if err, ok := a.(error); ok && (errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) || errors.Is(err, unix.EIO)) {
+			l.end(fmt.Errorf("nats: %w; make room and start again, nothing is lost", err))
+		}
+	}
+}
+
 // Fatalf must not end the process, which has more to stop than NATS.
 func (l natsLog) Fatalf(format string, v ...any) {
-	l.Errorf(format, v...)
+	l.SugaredLogger.Errorf(format, v...)
+	l.end(fmt.Errorf("nats: "+format, v...))
+}
+
+// end has the process end for a reason, of which the first is told.
+func (l natsLog) end(err error) {
 	select {
-	case l.fatal <- fmt.Errorf("nats: "+format, v...):
+	case l.fatal <- err:
 	default:
 	}
 }

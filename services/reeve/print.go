@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -11,17 +12,16 @@ import (
 	"unicode"
 
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/reflect/protoreflect"
-	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/reeve-pipeline/reeve/services/gateway"
 	"github.com/reeve-pipeline/reeve/services/reeve/progress"
 )
 
 // writeJSON prints one indented object.
 func writeJSON(w io.Writer, v any) error {
 	if m, ok := v.(proto.Message); ok {
-		v = plain(m.ProtoReflect())
+		v = gateway.Plain(m)
 	}
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
@@ -29,55 +29,9 @@ func writeJSON(w io.Writer, v any) error {
 	return e.Encode(v)
 }
 
-// plain turns a message into what encoding/json prints the way a script wants
-// it: the names of the definition, numbers as numbers, every field present.
-func plain(m protoreflect.Message) any {
-	switch v := m.Interface().(type) {
-	case *timestamppb.Timestamp:
-		return v.AsTime().Format(time.RFC3339Nano)
-	case *structpb.Struct:
-		return v.AsMap()
-	}
-	out := map[string]any{}
-	fields := m.Descriptor().Fields()
-	for i := range fields.Len() {
-		f := fields.Get(i)
-		name, value := string(f.Name()), m.Get(f)
-		switch {
-		case f.IsList():
-			list := make([]any, value.List().Len())
-			for j := range list {
-				list[j] = scalar(f, value.List().Get(j))
-			}
-			out[name] = list
-		case f.IsMap():
-			all := map[string]any{}
-			value.Map().Range(func(k protoreflect.MapKey, v protoreflect.Value) bool {
-				all[k.String()] = scalar(f.MapValue(), v)
-				return true
-			})
-			out[name] = all
-		case f.Message() != nil && !m.Has(f):
-			out[name] = nil
-		default:
-			out[name] = scalar(f, value)
-		}
-	}
-	return out
-}
-
-func scalar(f protoreflect.FieldDescriptor, v protoreflect.Value) any {
-	switch {
-	case f.Message() != nil:
-		return plain(v.Message())
-	case f.Enum() != nil:
-		return string(f.Enum().Values().ByNumber(v.Enum()).Name())
-	}
-	return v.Interface()
-}
-
-// table prints rows: aligned under a heading on a terminal, as bare lines of
-// tab-separated values elsewhere. Control characters cannot get through.
+// table prints rows: aligned under a heading on a terminal, without the columns
+// that say nothing in any row, and as bare lines of tab-separated values
+// elsewhere. Control characters cannot get through.
 func (c *command) table(head []string, rows [][]string) {
 	if c.Out.Columns == 0 {
 		for _, row := range rows {
@@ -90,11 +44,27 @@ func (c *command) table(head []string, rows [][]string) {
 		return
 	}
 	w := tabwriter.NewWriter(c.Out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, strings.ToUpper(strings.Join(head, "\t")))
+	line := func(row []string) {
+		var said []string
+		for i, cell := range clean(row) {
+			if slices.ContainsFunc(rows, func(r []string) bool { return r[i] != "-" }) {
+				said = append(said, cell)
+			}
+		}
+		fmt.Fprintln(w, strings.Join(said, "\t"))
+	}
+	line(strings.Split(strings.ToUpper(strings.Join(head, "\t")), "\t"))
 	for _, row := range rows {
-		fmt.Fprintln(w, strings.Join(clean(row), "\t"))
+		line(row)
 	}
 	_ = w.Flush() // as Fprintln: a reader that has gone misses it
+}
+
+// more says that a list was cut off, for nobody can see what is not there.
+func (c *command) more(rows int, limit int32) {
+	if rows > 0 && rows == int(limit) {
+		c.sayf("the first %d; --limit shows more", rows)
+	}
 }
 
 // clean makes cells of one line each out of what others wrote.

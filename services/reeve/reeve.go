@@ -40,7 +40,8 @@ type Terminal struct {
 
 // Process is what the command is given by its surroundings.
 type Process struct {
-	Args    []string // without the program's name
+	Name    string   // of the program, as it was called
+	Args    []string // without it
 	Environ []string
 	In      io.Reader
 	InTTY   bool
@@ -81,7 +82,7 @@ func Run(ctx context.Context, p Process) int {
 		return int(o)
 	}
 	if ctx.Err() != nil {
-		fmt.Fprintln(p.Err, "reeve: interrupted")
+		c.report(connect.NewError(connect.CodeCanceled, errors.New("interrupted")))
 		return exitInterrupted
 	}
 	c.report(err)
@@ -100,6 +101,11 @@ func (c *command) report(err error) {
 	fmt.Fprintln(c.Err, "reeve:", message)
 }
 
+// sayf prints a remark on stderr, the way progress is shown there.
+func (c *command) sayf(format string, args ...any) {
+	c.display().Say(fmt.Sprintf(format, args...))
+}
+
 const long = `Reeve turns a town's meeting documents into a searchable site, and counts
 every one of them exactly once.
 
@@ -110,8 +116,9 @@ Exit codes, of every command:
   130  interrupted
 
 Results go to standard output, as aligned tables on a terminal, as lines of
-tab-separated values in a pipe, and as one JSON object with --json. Progress
-and errors go to standard error.`
+tab-separated values in a pipe, and as one JSON object with --json, which is
+{"error": {"code", "message"}} when there is none. Progress and errors go to
+standard error.`
 
 func (c *command) root() *cobra.Command {
 	root := &cobra.Command{
@@ -126,9 +133,12 @@ func (c *command) root() *cobra.Command {
 	f.BoolVar(&c.json, "json", false, "print the result as one JSON object")
 	f.StringVar(&c.progress, "progress", "auto", "how to show progress on stderr: "+strings.Join(progress.Modes, ", "))
 	must(root.RegisterFlagCompletionFunc("progress", cobra.FixedCompletions(progress.Modes, cobra.ShellCompDirectiveNoFileComp)))
-	root.PersistentPreRunE = func(*cobra.Command, []string) error {
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
 		if !slices.Contains(progress.Modes, c.progress) {
 			return fmt.Errorf("no --progress %q: there are %s", c.progress, strings.Join(progress.Modes, ", "))
+		}
+		if err := cmd.ValidateRequiredFlags(); err != nil {
+			return fmt.Errorf("%w; usage: %s", err, use(cmd))
 		}
 		return nil
 	}
@@ -145,7 +155,11 @@ func (c *command) root() *cobra.Command {
 	}
 	root.SetHelpCommandGroupID("about")
 	root.SetCompletionCommandGroupID("about")
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
 	usage(root)
+	// A group of commands does nothing by itself but to list them.
+	root.SetUsageTemplate(strings.Replace(root.UsageTemplate(), "{{if .Runnable}}", "{{if and .Runnable (not .HasAvailableSubCommands)}}", 1))
 	return root
 }
 
@@ -154,27 +168,48 @@ func usage(cmd *cobra.Command) {
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return fmt.Errorf("%w (see %s --help)", err, cmd.CommandPath())
 	})
-	if check := cmd.Args; check != nil {
+	if cmd.Name() == "help" && !cmd.Parent().HasParent() {
+		cmd.Args = func(cmd *cobra.Command, args []string) error {
+			of, rest, err := cmd.Root().Find(args)
+			if err == nil && len(rest) > 0 {
+				err = unknown(of, rest[0])
+			}
+			return err
+		}
+	} else if check := cmd.Args; check != nil && !cmd.HasSubCommands() {
 		cmd.Args = func(cmd *cobra.Command, args []string) error {
 			if err := check(cmd, args); err != nil {
-				return fmt.Errorf("%w; usage: %s", err, strings.TrimSuffix(cmd.UseLine(), " [flags]"))
+				return fmt.Errorf("%w; usage: %s", err, use(cmd))
 			}
 			return nil
 		}
 	}
-	if cmd.HasSubCommands() && cmd.Run == nil && cmd.RunE == nil && cmd.HasParent() {
+	if cmd.HasSubCommands() && !cmd.Runnable() {
+		cmd.SuggestionsMinimumDistance = 2
 		cmd.Args = cobra.ArbitraryArgs
 		cmd.RunE = func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return cmd.Help()
 			}
-			return fmt.Errorf("no command %q of %s (see %s --help)", args[0], cmd.CommandPath(), cmd.CommandPath())
+			return unknown(cmd, args[0])
 		}
 	}
 	for _, sub := range cmd.Commands() {
 		usage(sub)
 	}
 }
+
+// unknown is the error for a command that there is not.
+func unknown(of *cobra.Command, name string) error {
+	err := fmt.Errorf("no command %q of %s (see %s --help)", name, of.CommandPath(), of.CommandPath())
+	if like := of.SuggestionsFor(name); len(like) > 0 {
+		err = fmt.Errorf("%w; did you mean %s?", err, strings.Join(like, " or "))
+	}
+	return err
+}
+
+// use is a command with its arguments.
+func use(cmd *cobra.Command) string { return strings.TrimSuffix(cmd.UseLine(), " [flags]") }
 
 // must stops the program for a mistake in the program.
 func must(err error) {
@@ -222,32 +257,69 @@ func (c *command) tilde(path string) string {
 // defaultAPI is where an API is looked for when nothing says where it is.
 const defaultAPI = "http://127.0.0.1:8480"
 
-// address returns the API's URL: flag, environment, running instance, default.
-func (c *command) address() string {
+// address returns the API's URL and token: those that were named, or those of
+// the Reeve that runs in the data folder, or, when nothing names a folder, the
+// default. It is empty when a folder was named in which none runs: what is
+// meant for one Reeve must not reach another.
+func (c *command) address() (url, token string) {
+	token = cmp.Or(c.token, c.env("REEVE_TOKEN"))
 	if api := cmp.Or(c.api, c.env("REEVE_API")); api != "" {
 		if !strings.Contains(api, "://") {
 			api = "http://" + api
 		}
-		return strings.TrimRight(api, "/")
+		return strings.TrimRight(api, "/"), token
 	}
-	if dir, err := c.dataDir(); err == nil {
-		if st, err := readState(dir); err == nil && st.API != "" {
-			return st.API
-		}
+	if st, ok := c.running(); ok {
+		return st.API, cmp.Or(token, st.Token)
 	}
-	return defaultAPI
+	if cmp.Or(c.data, c.env("REEVE_DATA")) != "" {
+		return "", token
+	}
+	return defaultAPI, token
+}
+
+// instance returns the state of the all-in-one on this machine that commands
+// speak to: the one in the data folder, or, when nothing names another, the one
+// that answers at the default address and lets us read its folder.
+func (c *command) instance(ctx context.Context) (State, bool) {
+	if c.api != "" || c.env("REEVE_API") != "" {
+		return State{}, false
+	}
+	if st, ok := c.running(); ok {
+		return st, true
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	a, err := ask(ctx, c.client().Info, &reevev1.InfoRequest{})
+	if err != nil || a.GetDataDir() == "" {
+		return State{}, false
+	}
+	st, err := readState(a.GetDataDir())
+	return st, err == nil && st.Running
 }
 
 // client returns the API to ask. Its errors name the address and the remedy.
 func (c *command) client() reevev1connect.ReeveServiceClient {
-	address := c.address()
-	token := cmp.Or(c.token, c.env("REEVE_TOKEN"))
-	return reevev1connect.NewReeveServiceClient(c.http, address, connect.WithInterceptors(&caller{address: address, token: token}))
+	i := c.caller()
+	return reevev1connect.NewReeveServiceClient(c.http, i.address, connect.WithInterceptors(i))
+}
+
+func (c *command) caller() *caller {
+	address, token := c.address()
+	nobody := fmt.Errorf("no Reeve answers at %s: start one with `reeve up`, or name another with --api", address)
+	if address == "" {
+		dir := cmp.Or(c.data, c.env("REEVE_DATA"))
+		nobody = fmt.Errorf("no Reeve runs in %s: start one with `reeve up --data %s`, or name another with --data or --api", dir, dir)
+	}
+	return &caller{address: address, token: token, nobody: connect.NewError(connect.CodeUnavailable, nobody)}
 }
 
 // caller puts the token on requests, bounds them, and explains why one had no
 // answer.
-type caller struct{ address, token string }
+type caller struct {
+	address, token string
+	nobody         error // what to say when nobody answers
+}
 
 // patience bounds one question; streams have no bound.
 const patience = 60 * time.Second
@@ -255,6 +327,9 @@ const patience = 60 * time.Second
 // WrapUnary implements [connect.Interceptor].
 func (i *caller) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	return func(ctx context.Context, r connect.AnyRequest) (connect.AnyResponse, error) {
+		if i.address == "" {
+			return nil, i.nobody
+		}
 		ctx, cancel := context.WithTimeout(ctx, patience)
 		defer cancel()
 		if i.token != "" {
@@ -290,7 +365,7 @@ func (i *caller) explain(err error) error {
 	}
 	switch e.Code() { //nolint:exhaustive // the others say enough themselves
 	case connect.CodeUnavailable:
-		return connect.NewError(e.Code(), fmt.Errorf("no Reeve answers at %s: start one with `reeve up`, or name another with --api", i.address))
+		return i.nobody
 	case connect.CodeDeadlineExceeded:
 		return connect.NewError(e.Code(), fmt.Errorf("no answer from %s within %v", i.address, patience))
 	case connect.CodeUnknown, connect.CodeUnimplemented, connect.CodeInternal:

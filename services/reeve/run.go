@@ -16,6 +16,7 @@ import (
 	"github.com/reeve-pipeline/reeve/pkg/pipeline"
 	reevev1 "github.com/reeve-pipeline/reeve/proto/reeve/v1"
 	"github.com/reeve-pipeline/reeve/proto/reeve/v1/reevev1connect"
+	"github.com/reeve-pipeline/reeve/services/gateway"
 	"github.com/reeve-pipeline/reeve/services/reeve/progress"
 )
 
@@ -103,7 +104,7 @@ func (c *command) started(ctx context.Context, run *reevev1.Run, wait bool) erro
 		return writeJSON(c.Out, run)
 	}
 	fmt.Fprintf(c.Out, "run %d of %s: %s\n", run.GetRun(), run.GetSubject(), run.GetStatus())
-	fmt.Fprintf(c.Err, "next: reeve run watch %d\n", run.GetRun())
+	c.sayf("next: reeve run watch %d", run.GetRun())
 	return nil
 }
 
@@ -112,8 +113,8 @@ func (c *command) started(ctx context.Context, run *reevev1.Run, wait bool) erro
 func (c *command) follow(ctx context.Context, id int64) error {
 	run, err := c.watch(ctx, id)
 	if err != nil {
-		if ctx.Err() != nil && c.progress != "quiet" {
-			fmt.Fprintf(c.Err, "run %d goes on; see it with: reeve run watch %d\n", id, id)
+		if ctx.Err() != nil {
+			c.sayf("run %d goes on; see it with: reeve run watch %d", id, id)
 		}
 		return err
 	}
@@ -122,16 +123,21 @@ func (c *command) follow(ctx context.Context, id int64) error {
 		return err
 	}
 	if c.json {
-		out := plain(run.ProtoReflect()).(map[string]any)
-		out["problems"] = problems
-		out["seconds"] = progress.Elapsed(time.Now(), run).Seconds()
-		if err := writeJSON(c.Out, out); err != nil {
+		if err := writeJSON(c.Out, whole(run, problems)); err != nil {
 			return err
 		}
 	} else {
 		c.summary(run, problems)
 	}
 	return judge(run)
+}
+
+// whole is a run as --json prints it: with what did not come through.
+func whole(run *reevev1.Run, problems []problem) map[string]any {
+	out := gateway.Plain(run).(map[string]any)
+	out["problems"] = problems
+	out["seconds"] = progress.Elapsed(time.Now(), run).Seconds()
+	return out
 }
 
 // judge turns how a run ended into an exit code.
@@ -154,11 +160,11 @@ const patienceWatching = 2 * time.Minute
 // goes away it is waited for, since the run survives a restart.
 func (c *command) watch(ctx context.Context, id int64) (*reevev1.Run, error) {
 	show := c.display()
-	api := c.client()
+	to := c.caller()
 	var last *reevev1.Run
 	var since time.Time // when it went away
 	for {
-		err := c.stream(ctx, api, id, func(run *reevev1.Run) {
+		err := c.stream(ctx, to, id, func(run *reevev1.Run) {
 			last, since = run, time.Time{}
 			show.Show(time.Now(), run)
 		})
@@ -168,19 +174,21 @@ func (c *command) watch(ctx context.Context, id int64) (*reevev1.Run, error) {
 		case last != nil && last.GetStatus() != "running":
 			return last, nil
 		case err != nil && (last == nil || connect.CodeOf(err) == connect.CodeNotFound):
-			return nil, (&caller{address: c.address()}).explain(err)
+			return nil, to.explain(err)
 		}
 		now := time.Now()
 		if since.IsZero() {
 			since = now
-			show.Say("lost the API at " + c.address() + "; waiting for it to come back")
+			show.Say("lost the API at " + to.address + "; waiting for it to come back")
 		}
 		if now.Sub(since) > patienceWatching {
-			return nil, fmt.Errorf("no Reeve has answered at %s for %v; the run goes on once `reeve up` runs again", c.address(), patienceWatching)
+			return nil, fmt.Errorf("no Reeve has answered at %s for %v; the run goes on once `reeve up` runs again", to.address, patienceWatching)
 		}
 		select {
 		case <-time.After(500 * time.Millisecond):
-			api = c.client() // a restart may have moved it
+			if _, ok := c.running(); ok {
+				to = c.caller() // a restart may have moved it
+			}
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
@@ -188,7 +196,11 @@ func (c *command) watch(ctx context.Context, id int64) (*reevev1.Run, error) {
 }
 
 // stream hands on what the API sends of a run until it has no more.
-func (c *command) stream(ctx context.Context, api reevev1connect.ReeveServiceClient, id int64, got func(*reevev1.Run)) error {
+func (c *command) stream(ctx context.Context, to *caller, id int64, got func(*reevev1.Run)) error {
+	if to.address == "" {
+		return to.nobody
+	}
+	api := reevev1connect.NewReeveServiceClient(c.http, to.address, connect.WithInterceptors(to))
 	s, err := api.WatchRun(ctx, connect.NewRequest(&reevev1.GetRunRequest{Run: id}))
 	if err != nil {
 		return err
@@ -247,6 +259,7 @@ func (c *command) runList() *cobra.Command {
 				})
 			}
 			c.table([]string{"run", "pipeline", "subject", "status", "started", "took", "by", "remark"}, rows)
+			c.more(len(rows), q.GetLimit())
 			return nil
 		},
 	}
@@ -273,14 +286,16 @@ func (c *command) runShow() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if c.json {
-				return writeJSON(c.Out, run)
-			}
 			problems, err := c.problems(cmd.Context(), run)
 			if err != nil {
 				return err
 			}
-			c.stagesOf(run)
+			if c.json {
+				return writeJSON(c.Out, whole(run, problems))
+			}
+			if err := c.stagesOf(cmd.Context(), run); err != nil {
+				return err
+			}
 			c.summary(run, problems)
 			return nil
 		},

@@ -7,7 +7,9 @@ import (
 	"strings"
 	"time"
 
+	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
 
 	reevev1 "github.com/reeve-pipeline/reeve/proto/reeve/v1"
 )
@@ -22,7 +24,7 @@ func (c *command) siteAdd() *cobra.Command {
 	site := &reevev1.Site{}
 	cmd := &cobra.Command{
 		Use: "add SITE --source FOLDER|URL", Short: "Register a site, or change its registration",
-		Long: `Register a site, or change its registration.
+		Long: `Register a site, or change its registration: what is not given stays as it was.
 
 SITE is its short name: lower-case letters, digits and hyphens, such as alameda.
 The source is a folder with PDFs, or the URL of a page with links to PDFs.
@@ -32,11 +34,23 @@ Board and date of each are taken from its path, link or file name:
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			site.Subdomain = args[0]
-			source, err := absoluteSource(site.GetSource())
-			if err != nil {
-				return err
+			if site.GetSource() != "" {
+				source, err := absoluteSource(site.GetSource())
+				if err != nil {
+					return err
+				}
+				site.Source = source
 			}
-			site.Source = source
+			before, err := ask(cmd.Context(), c.client().GetSite, &reevev1.GetSiteRequest{Subdomain: args[0]})
+			switch {
+			case err == nil:
+				proto.Merge(before, site)
+				site = before
+			case connect.CodeOf(err) != connect.CodeNotFound:
+				return err
+			case site.GetSource() == "":
+				return fmt.Errorf("site %s is new: say with --source where its documents are", args[0])
+			}
 			added, err := ask(cmd.Context(), c.client().AddSite, &reevev1.AddSiteRequest{Site: site})
 			if err != nil {
 				return err
@@ -45,7 +59,7 @@ Board and date of each are taken from its path, link or file name:
 				return writeJSON(c.Out, added)
 			}
 			fmt.Fprintf(c.Out, "site %s: %s\n", added.GetSubdomain(), added.GetSource())
-			fmt.Fprintf(c.Err, "next: reeve run start civic %s --wait\n", added.GetSubdomain())
+			c.sayf("next: reeve run start civic %s --wait", added.GetSubdomain())
 			return nil
 		},
 	}
@@ -58,7 +72,6 @@ Board and date of each are taken from its path, link or file name:
 	f.Int32Var(&site.StartYear, "start-year", 0, "year of the first document")
 	f.StringVar(&site.Lat, "lat", "", "latitude")
 	f.StringVar(&site.Lng, "lng", "", "longitude")
-	must(cmd.MarkFlagRequired("source"))
 	return cmd
 }
 
@@ -67,6 +80,9 @@ Board and date of each are taken from its path, link or file name:
 func absoluteSource(source string) (string, error) {
 	if strings.HasPrefix(source, "http://") || strings.HasPrefix(source, "https://") {
 		return source, nil
+	}
+	if strings.Contains(source, "://") {
+		return "", fmt.Errorf("source %s: only http:// and https:// are read; or give a folder", source)
 	}
 	path, err := filepath.Abs(source)
 	if err != nil {

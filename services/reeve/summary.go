@@ -18,6 +18,8 @@ type problem struct {
 	Status  string `json:"status"`
 	Class   string `json:"class"`
 	Message string `json:"message"`
+	// Unchanged: an earlier run met it, and this one found the same bytes.
+	Unchanged bool `json:"unchanged"`
 }
 
 // mostProblems bounds how many are listed.
@@ -30,7 +32,7 @@ func (c *command) problems(ctx context.Context, run *reevev1.Run) ([]problem, er
 	documents := map[string]bool{}
 	if sum := run.GetDocuments(); sum != nil {
 		for status, n := range map[string]int64{"failed": sum.GetFailed(), "partial": sum.GetPartial()} {
-			if n == 0 {
+			if n+sum.GetUnchanged() == 0 {
 				continue
 			}
 			a, err := ask(ctx, c.client().ListDocuments, &reevev1.ListDocumentsRequest{Run: run.GetRun(), Subdomain: run.GetSubject(), Status: status, Limit: mostProblems})
@@ -40,6 +42,7 @@ func (c *command) problems(ctx context.Context, run *reevev1.Run) ([]problem, er
 			for _, d := range a.GetDocuments() {
 				documents[d.GetDocumentId()] = true
 				p := problem{Item: d.GetSource(), Status: status, Class: d.GetError().GetClass(), Message: d.GetError().GetMessage()}
+				p.Unchanged = d.GetUpdatedAt().AsTime().Before(run.GetStartedAt().AsTime())
 				if p.Message == "" {
 					p.Message = pagesMissing(d)
 				}
@@ -75,8 +78,21 @@ func pagesMissing(d *reevev1.Document) string {
 	return strings.Join(parts, ", ")
 }
 
-// stagesOf prints how the stages of a run stand.
-func (c *command) stagesOf(run *reevev1.Run) {
+// stagesOf prints how the stages of a run stand, and why one that goes on may
+// stand still.
+func (c *command) stagesOf(ctx context.Context, run *reevev1.Run) error {
+	held := map[string]string{}
+	if run.GetStatus() == "running" {
+		a, err := ask(ctx, c.client().ListStages, &reevev1.ListStagesRequest{})
+		if err != nil {
+			return err
+		}
+		for _, s := range a.GetStages() {
+			if state := stageState(s); state != open {
+				held[s.GetStage()] = ", " + state
+			}
+		}
+	}
 	var rows [][]string
 	for _, s := range run.GetStages() {
 		state := "waiting"
@@ -88,10 +104,14 @@ func (c *command) stagesOf(run *reevev1.Run) {
 		case s.GetTotal() > 0:
 			state = "total may grow"
 		}
+		if s.GetTotal() > s.GetCompleted()+s.GetFailed()+s.GetCancelled() {
+			state += held[s.GetStage()]
+		}
 		rows = append(rows, []string{s.GetStage(), digits(s.GetTotal()), digits(s.GetCompleted()), digits(s.GetSkipped()), digits(s.GetFailed()), digits(s.GetCancelled()), state})
 	}
 	c.table([]string{"stage", "total", "completed", "of these skipped", "failed", "cancelled", "state"}, rows)
 	fmt.Fprintln(c.Out)
+	return nil
 }
 
 // summary prints how a run went: the arithmetic of its documents and pages,
@@ -107,8 +127,8 @@ func (c *command) summary(run *reevev1.Run, problems []problem) {
 	default:
 		fmt.Fprintf(c.Out, " in %s", progress.Duration(progress.Elapsed(time.Now(), run).Seconds()))
 	}
-	if run.GetNote() != "" {
-		fmt.Fprintf(c.Out, " (%s)", strings.ReplaceAll(run.GetNote(), "_", " "))
+	if note := run.GetNote(); note != "" {
+		fmt.Fprintf(c.Out, " (%s)", cmp.Or(notes[note], note))
 	}
 	fmt.Fprintln(c.Out)
 	if run.GetErrorMessage() != "" && run.GetStatus() == "failed" {
@@ -119,6 +139,16 @@ func (c *command) summary(run *reevev1.Run, problems []problem) {
 		if len(d.GetPages()) > 0 {
 			fmt.Fprintf(c.Out, "  pages      %s\n", pageSum(d.GetPages()))
 		}
+	}
+	before := map[string]int{}
+	problems = slices.DeleteFunc(slices.Clone(problems), func(p problem) bool {
+		if p.Unchanged {
+			before[p.Status]++
+		}
+		return p.Unchanged
+	})
+	if len(before) > 0 {
+		fmt.Fprintf(c.Out, "  unchanged  %d failed and %d partial since earlier runs: reeve document list %s\n", before["failed"], before["partial"], run.GetSubject())
 	}
 	const most = 20
 	for i, p := range problems {
@@ -152,6 +182,9 @@ func documentSum(d *reevev1.DocumentSummary) string {
 	}
 	return s
 }
+
+// notes say why a run that completed did nothing, or little.
+var notes = map[string]string{"no_documents": "no documents found", "unchanged": "the site is unchanged"}
 
 // pageOrder is the order in which a page count names its parts.
 var pageOrder = []string{"native", "ocr", "image", "blank", "failed", "duplicate"}

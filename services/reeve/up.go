@@ -40,7 +40,7 @@ metrics +5. With port 0 all take free ones and keep them.
 Settings of services are given as on their own: as REEVE_ variables, in the
 file of --config, or after a --, such as: reeve up -- --fetch.max_size=64MiB
 An all-in-one may fetch from any folder; REEVE_FETCH_FOLDERS narrows that.
-Settings in force: reeve config`,
+They are printed by: reeve config`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if n := cmd.ArgsLenAtDash(); len(args) > 0 && n != 0 {
 				return fmt.Errorf("no argument %q is taken; settings of services come after --", args[0])

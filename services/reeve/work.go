@@ -47,6 +47,7 @@ func (c *command) taskList() *cobra.Command {
 				})
 			}
 			c.table([]string{"run", "stage", "item", "status", "attempts", "updated", "class", "message"}, rows)
+			c.more(len(rows), q.GetLimit())
 			return nil
 		},
 	}
@@ -86,7 +87,7 @@ func (c *command) documentList() *cobra.Command {
 			}
 			var rows [][]string
 			for _, d := range a.GetDocuments() {
-				remark := d.GetError().GetMessage()
+				remark := strings.TrimPrefix(d.GetError().GetMessage(), d.GetSource()+": ")
 				switch {
 				case d.GetDuplicateOf() != "":
 					remark = "same bytes as " + d.GetDuplicateOf()
@@ -96,6 +97,7 @@ func (c *command) documentList() *cobra.Command {
 				rows = append(rows, []string{d.GetSubdomain(), d.GetStatus(), d.GetKind(), d.GetMeeting(), dash(d.GetDate()), digits(d.GetPages()), d.GetSource(), dash(remark)})
 			}
 			c.table([]string{"site", "status", "kind", "meeting", "date", "pages", "source", "remark"}, rows)
+			c.more(len(rows), q.GetLimit())
 			return nil
 		},
 	}
@@ -139,6 +141,9 @@ func (c *command) stagePaused(s *reevev1.Stage, err error) error {
 	return nil
 }
 
+// open is the state of a stage whose tasks are handed out and worked off.
+const open = "open"
+
 func stageState(s *reevev1.Stage) string {
 	switch {
 	case s.GetPaused():
@@ -146,7 +151,7 @@ func stageState(s *reevev1.Stage) string {
 	case s.GetWaitingHands() == 0 && s.GetInHand() == 0:
 		return "nobody works on it"
 	}
-	return "open"
+	return open
 }
 
 func (c *command) stageList() *cobra.Command {
@@ -200,7 +205,7 @@ minute; this is for when you do not want to wait.`,
 			if len(rows) > 0 {
 				c.table([]string{"run", "stage", "item", "found", done, "detail"}, rows)
 			}
-			fmt.Fprintf(c.Err, "looked at %s in %s, found %d\n", plural(a.GetLookedAt(), "task"), progress.Duration(a.GetSeconds()), len(rows))
+			c.sayf("looked at %s in %s, found %d", plural(a.GetLookedAt(), "silent task"), progress.Duration(a.GetSeconds()), len(rows))
 			return nil
 		},
 	}
@@ -228,9 +233,7 @@ What is no such expression is looked for as the phrase it is.`,
 				return writeJSON(c.Out, a)
 			}
 			c.hits(a)
-			if c.Out.Columns > 0 {
-				fmt.Fprintf(c.Err, "%d of %s\n", len(a.GetHits()), plural(a.GetTotal(), "hit"))
-			}
+			c.sayf("%d of %s", len(a.GetHits()), plural(a.GetTotal(), "hit"))
 			return nil
 		},
 	}

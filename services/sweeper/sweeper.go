@@ -30,15 +30,19 @@ const (
 	LostMessage  = "lost_message"  // handed out, silent, and no message in the stream
 	LostTask     = "lost_task"     // that, once too often
 	NoConsumers  = "no_consumers"  // messages there, and nobody takes them
+	PausedQueue  = "paused_queue"  // messages there, and only the bus knows of a pause
 	FanInLag     = "fanin_lag"     // outcomes wait to be counted: nothing can be said
 	Undispatched = "undispatched"  // planned long ago, never handed out
+	Unqueueable  = "unqueueable"   // no message can hold it
 	OverdueRetry = "overdue_retry" // due long ago, not handed out
+	OverdueWork  = "overdue_work"  // an external service's, not heard of by its deadline
 	CounterDrift = "counter_drift" // counters and tasks differ: a fault of Reeve
 
 	Republished = "republished"
 	Failed      = "failed"
 	Alarmed     = "alarmed"
 	Dispatched  = "dispatched"
+	Retried     = "retried"
 	Repaired    = "repaired"
 )
 
@@ -47,6 +51,10 @@ const maxRecoveries = 3
 
 // page is how many tasks are looked at together.
 const page = 2000
+
+// patience is how long a sweep may take before it is given up: the other end
+// of a connection may be gone without a word.
+const patience = 15 * time.Minute
 
 // Ledger is where the sweeper reads and repairs.
 type Ledger interface {
@@ -59,6 +67,7 @@ type Ledger interface {
 	Undispatched(ctx context.Context, b ledger.Backlog, limit int) ([]ledger.Dispatchable, error)
 	MarkDispatched(ctx context.Context, marks []ledger.Backlog) error
 	Overdue(ctx context.Context, limit int) ([]ledger.Dispatchable, error)
+	Expired(ctx context.Context, limit int) ([]ledger.Dispatchable, error)
 	MarkRedispatched(ctx context.Context, tasks []ledger.Dispatchable) error
 	Drifts(ctx context.Context) ([]ledger.Drift, error)
 	Repair(ctx context.Context, run int64) error
@@ -132,6 +141,8 @@ func (s *Sweeper) Run(ctx context.Context) error {
 func (s *Sweeper) Sweep(ctx context.Context, dryRun bool) (Report, error) {
 	var r Report
 	started := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
 	led, err := s.books.Lead(ctx, Name, func(ctx context.Context) error {
 		return s.sweep(ctx, dryRun, &r)
 	})
@@ -166,6 +177,7 @@ func (s *Sweeper) sweep(ctx context.Context, dryRun bool, r *Report) error {
 		s.silent(ctx, dryRun, r),
 		s.stale(ctx, dryRun, r),
 		s.overdue(ctx, dryRun, r),
+		s.expired(ctx, dryRun, r),
 		s.drifts(ctx, dryRun, r),
 		s.stuck(ctx),
 	)
@@ -173,6 +185,7 @@ func (s *Sweeper) sweep(ctx context.Context, dryRun bool, r *Report) error {
 
 // evidence is what is known of one stage while its silent tasks are judged.
 type evidence struct {
+	seen     bool // else nothing can be said
 	subjects bus.Subjects
 	consumer bus.ConsumerState
 }
@@ -188,12 +201,12 @@ const (
 
 // plan decides what is done about a silent task: nothing while its message is
 // there, however long; otherwise it is published again, and given up when that
-// has not helped maxRecoveries times.
+// has not helped maxRecoveries times, the end of the whole stream aside.
 func plan(t ledger.Silent, e evidence) action {
 	switch {
 	case e.subjects.Has(ref(t.Dispatchable)):
 		return leave
-	case t.Recoveries >= maxRecoveries:
+	case t.Recoveries >= maxRecoveries && !t.Wiped:
 		return giveUp
 	}
 	return republish
@@ -211,11 +224,12 @@ func (s *Sweeper) silent(ctx context.Context, dryRun bool, r *Report) error {
 		return err
 	}
 	seen := map[string]evidence{}
+	var errs []error
 	var after ledger.Silent
 	for {
 		tasks, err := s.books.Silents(ctx, after, created, page)
 		if err != nil || len(tasks) == 0 {
-			return err
+			return errors.Join(append(errs, err)...)
 		}
 		after = tasks[len(tasks)-1]
 		r.LookedAt += int64(len(tasks))
@@ -224,20 +238,18 @@ func (s *Sweeper) silent(ctx context.Context, dryRun bool, r *Report) error {
 			e, ok := seen[t.Stage]
 			if !ok {
 				if e, err = s.look(ctx, t.Stage); err != nil {
-					return err
+					errs = append(errs, err)
 				}
 				seen[t.Stage] = e
 				s.unattended(t.Stage, e, r)
 			}
-			if plan(t, e) != leave {
+			if e.seen && plan(t, e) != leave {
 				missing = append(missing, t)
 			}
 		}
-		if err := s.recover(ctx, dryRun, r, seen, missing); err != nil {
-			return err
-		}
+		errs = append(errs, s.recover(ctx, dryRun, r, seen, missing))
 		if len(tasks) < page {
-			return nil
+			return errors.Join(errs...)
 		}
 	}
 }
@@ -248,17 +260,26 @@ func (s *Sweeper) look(ctx context.Context, name string) (evidence, error) {
 		return evidence{}, err
 	}
 	consumer, err := s.bus.ConsumerState(ctx, name)
-	return evidence{subjects: subjects, consumer: consumer}, err
+	return evidence{seen: err == nil, subjects: subjects, consumer: consumer}, err
 }
 
-// unattended raises an alarm for a stage whose messages nobody takes.
+// unattended raises an alarm for a stage whose messages nobody takes. The
+// stages looked at are not paused by the ledger.
 func (s *Sweeper) unattended(name string, e evidence, r *Report) {
-	if len(e.subjects) > 0 && e.consumer.Waiting == 0 && e.consumer.InHand == 0 && !e.consumer.Paused {
-		r.Findings = append(r.Findings, ledger.Finding{
-			Stage: name, Found: NoConsumers, Done: Alarmed,
-			Detail: fmt.Sprintf("%d tasks are queued and no worker of the stage is there: start one", len(e.subjects)),
-		})
+	f := ledger.Finding{Stage: name, Done: Alarmed}
+	switch {
+	case len(e.subjects) == 0:
+		return
+	case e.consumer.Paused:
+		f.Found = PausedQueue
+		f.Detail = fmt.Sprintf("%d tasks are queued and their queue is paused, though the stage is not: resume the stage", len(e.subjects))
+	case e.consumer.Waiting == 0 && e.consumer.InHand == 0:
+		f.Found = NoConsumers
+		f.Detail = fmt.Sprintf("%d tasks are queued and no worker of the stage is there: start one", len(e.subjects))
+	default:
+		return
 	}
+	r.Findings = append(r.Findings, f)
 }
 
 func (s *Sweeper) recover(ctx context.Context, dryRun bool, r *Report, seen map[string]evidence, missing []ledger.Silent) error {
@@ -299,17 +320,13 @@ func (s *Sweeper) recover(ctx context.Context, dryRun bool, r *Report, seen map[
 	if dryRun {
 		return nil
 	}
-	if len(given) > 0 {
-		if _, err := s.books.Record(ctx, given); err != nil {
-			return err
-		}
-	}
+	_, failed := s.books.Record(ctx, given)
 	tasks := make([]ledger.Dispatchable, len(again))
 	for i, t := range again {
 		tasks[i] = t.Dispatchable
 	}
-	n, err := s.publish(ctx, tasks)
-	return errors.Join(err, s.books.MarkRecovered(ctx, again[:n]))
+	n, err := s.publish(ctx, r, tasks)
+	return errors.Join(failed, err, s.books.MarkRecovered(ctx, again[:n]))
 }
 
 // stale hands out tasks that were planned long ago, a few at a time: the
@@ -319,38 +336,38 @@ func (s *Sweeper) stale(ctx context.Context, dryRun bool, r *Report) error {
 	if err != nil {
 		return err
 	}
+	var errs []error
 	for _, b := range list {
-		state, err := s.bus.ConsumerState(ctx, b.Stage)
-		if err != nil {
-			return err
-		}
-		if state.Pending > 0 {
-			continue // its workers have enough to do: the backlog is merely long
-		}
-		tasks, err := s.books.Undispatched(ctx, b, page)
-		if err != nil {
-			return err
-		}
-		r.LookedAt += int64(len(tasks))
-		if len(tasks) == 0 {
-			b.Dispatched = b.LastSeq
-		} else {
-			r.Findings = append(r.Findings, ledger.Finding{
-				Run: b.Run, Stage: b.Stage, Found: Undispatched, Done: Dispatched, Detail: fmt.Sprintf("%d tasks: is fan-in running?", len(tasks)),
-			})
-		}
-		if dryRun {
-			continue
-		}
-		n, err := s.publish(ctx, tasks)
-		if n > 0 {
-			b.Dispatched = tasks[n-1].Seq
-		}
-		if err := errors.Join(err, s.books.MarkDispatched(ctx, []ledger.Backlog{b})); err != nil {
-			return err
-		}
+		errs = append(errs, s.staleAt(ctx, dryRun, r, b))
 	}
-	return nil
+	return errors.Join(errs...)
+}
+
+func (s *Sweeper) staleAt(ctx context.Context, dryRun bool, r *Report, b ledger.Backlog) error {
+	state, err := s.bus.ConsumerState(ctx, b.Stage)
+	if err != nil || state.Pending > 0 {
+		return err // its workers have enough to do: the backlog is merely long
+	}
+	tasks, err := s.books.Undispatched(ctx, b, page)
+	if err != nil {
+		return err
+	}
+	r.LookedAt += int64(len(tasks))
+	if len(tasks) == 0 {
+		b.Dispatched = b.LastSeq
+	} else {
+		r.Findings = append(r.Findings, ledger.Finding{
+			Run: b.Run, Stage: b.Stage, Found: Undispatched, Done: Dispatched, Detail: fmt.Sprintf("%d tasks: is fan-in running?", len(tasks)),
+		})
+	}
+	if dryRun {
+		return nil
+	}
+	n, err := s.publish(ctx, r, tasks)
+	if n > 0 {
+		b.Dispatched = tasks[n-1].Seq
+	}
+	return errors.Join(err, s.books.MarkDispatched(ctx, []ledger.Backlog{b}))
 }
 
 // overdue hands out retries that have been due for long.
@@ -366,8 +383,35 @@ func (s *Sweeper) overdue(ctx context.Context, dryRun bool, r *Report) error {
 	if dryRun {
 		return nil
 	}
-	n, err := s.publish(ctx, tasks)
+	n, err := s.publish(ctx, r, tasks)
 	return errors.Join(err, s.books.MarkRedispatched(ctx, tasks[:n]))
+}
+
+// expired takes tasks back that an external service has not finished by their
+// deadline: its handler, called again, asks the service before it submits anew.
+func (s *Sweeper) expired(ctx context.Context, dryRun bool, r *Report) error {
+	tasks, err := s.books.Expired(ctx, page)
+	if err != nil {
+		return err
+	}
+	r.LookedAt += int64(len(tasks))
+	outcomes := make([]stage.Outcome, len(tasks))
+	for i, t := range tasks {
+		f := ledger.Finding{Run: t.Run, Stage: t.Stage, Item: t.Item, Found: OverdueWork, Done: Retried}
+		outcomes[i] = stage.Outcome{
+			Run: t.Run, Stage: t.Stage, Item: t.Item, Generation: t.Generation, Try: t.Try, Status: stage.StatusRetry,
+			ErrorClass: fault.ClassTransient, ErrorMessage: "no word from the external service until the deadline", Fingerprint: "overdue-work",
+		}
+		if t.Attempt >= t.MaxAttempts {
+			outcomes[i].Status, f.Done = stage.StatusFailed, Failed
+		}
+		r.Findings = append(r.Findings, f)
+	}
+	if dryRun {
+		return nil
+	}
+	_, err = s.books.Record(ctx, outcomes)
+	return err
 }
 
 // drifts repairs runs whose counters do not tell the truth.
@@ -376,6 +420,7 @@ func (s *Sweeper) drifts(ctx context.Context, dryRun bool, r *Report) error {
 	if err != nil {
 		return err
 	}
+	var errs []error
 	repaired := map[int64]bool{}
 	for _, d := range list {
 		r.Findings = append(r.Findings, ledger.Finding{Run: d.Run, Stage: d.Stage, Item: d.Scope, Found: CounterDrift, Done: Repaired, Detail: d.Detail})
@@ -383,11 +428,9 @@ func (s *Sweeper) drifts(ctx context.Context, dryRun bool, r *Report) error {
 			continue
 		}
 		repaired[d.Run] = true
-		if err := s.books.Repair(ctx, d.Run); err != nil {
-			return err
-		}
+		errs = append(errs, s.books.Repair(ctx, d.Run))
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 func (s *Sweeper) stuck(ctx context.Context) error {
@@ -398,14 +441,26 @@ func (s *Sweeper) stuck(ctx context.Context) error {
 	return err
 }
 
-// publish queues tasks and returns how many, from the first on, are queued.
-func (s *Sweeper) publish(ctx context.Context, tasks []ledger.Dispatchable) (int, error) {
+// publish queues tasks and returns how many of them, from the first on, are
+// dealt with. A task that can never be queued is failed.
+func (s *Sweeper) publish(ctx context.Context, r *Report, tasks []ledger.Dispatchable) (int, error) {
 	messages := make([]bus.TaskMessage, len(tasks))
 	for i, t := range tasks {
 		messages[i] = bus.TaskMessage{Task: t.Task, Priority: int(t.Priority), Traceparent: t.TraceID}
 	}
 	for i, err := range s.bus.PublishTasks(ctx, messages) {
-		if err != nil {
+		if err == nil {
+			continue
+		}
+		if fault.Of(err) != fault.ClassPermanent {
+			return i, err
+		}
+		t := tasks[i]
+		r.Findings = append(r.Findings, ledger.Finding{Run: t.Run, Stage: t.Stage, Item: t.Item, Found: Unqueueable, Done: Failed, Detail: err.Error()})
+		if _, err := s.books.Record(ctx, []stage.Outcome{{
+			Run: t.Run, Stage: t.Stage, Item: t.Item, Generation: t.Generation, Try: t.Try, Status: stage.StatusFailed,
+			ErrorClass: fault.ClassPermanent, ErrorMessage: fmt.Sprintf("cannot be queued: %v", err), Fingerprint: "unqueueable",
+		}}); err != nil {
 			return i, err
 		}
 	}

@@ -46,7 +46,8 @@ const window = 30 * time.Second
 
 // Meter remembers enough of a run's past to tell rates. The zero value is ready.
 type Meter struct {
-	past map[string][]sample
+	past  map[string][]sample
+	moved map[string]sample // the last that differs from the one before
 }
 
 type sample struct {
@@ -79,7 +80,10 @@ func (m *Meter) Add(now time.Time, run *reevev1.Run) View {
 // row adds rate and time left.
 func (m *Meter) row(now time.Time, r Row) Row {
 	if m.past == nil {
-		m.past = map[string][]sample{}
+		m.past, m.moved = map[string][]sample{}, map[string]sample{}
+	}
+	if last, ok := m.moved[r.Name]; !ok || last.ended != r.Ended {
+		m.moved[r.Name] = sample{now, r.Ended}
 	}
 	past := m.past[r.Name]
 	past = append(past, sample{now, r.Ended})
@@ -97,8 +101,10 @@ func (m *Meter) row(now time.Time, r Row) Row {
 		r.Rate = float64(r.Ended-past[0].ended) / took
 	}
 	if r.Final && r.Ended < r.Total && r.Rate > 0 && took >= 2 {
-		left := float64(r.Total-r.Ended) / r.Rate
-		r.Left = &left
+		// An estimate that a standstill has outlived was wrong.
+		if left := float64(r.Total-r.Ended) / r.Rate; now.Sub(m.moved[r.Name].at).Seconds() <= left {
+			r.Left = &left
+		}
 	}
 	return r
 }
@@ -120,9 +126,12 @@ func Line(v View) string {
 	fmt.Fprintf(&b, "run %d %s %s %s", v.Run, v.Subject, v.Status, Duration(v.Elapsed))
 	for _, s := range v.Stages {
 		fmt.Fprintf(&b, "  %s %s", s.Name, count(s))
+		if v.Documents == nil {
+			b.WriteString(speed(s))
+		}
 	}
 	if v.Documents != nil {
-		fmt.Fprintf(&b, "  documents %s", count(*v.Documents))
+		fmt.Fprintf(&b, "  documents %s%s", count(*v.Documents), speed(*v.Documents))
 	}
 	fmt.Fprintf(&b, "  %s", outlook(v))
 	return strings.TrimRight(b.String(), " ")
@@ -142,10 +151,7 @@ func Bars(v View, width int, paint Paint) []string {
 		if r.Total > 0 {
 			full = int(bar * r.Ended / r.Total)
 		}
-		line := fmt.Sprintf("%-16s %s%s %-14s", r.Name, strings.Repeat("━", full), strings.Repeat("─", bar-full), count(r))
-		if r.Rate > 0 && r.Ended < r.Total {
-			line += " " + rate(r.Rate)
-		}
+		line := fmt.Sprintf("%-16s %s%s %-14s%s", r.Name, strings.Repeat("━", full), strings.Repeat("─", bar-full), count(r), speed(r))
 		line = strings.TrimRight(clip(line, width), " ")
 		switch {
 		case r.Failed > 0:
@@ -205,12 +211,16 @@ func outlook(v View) string {
 	return "about " + Duration(most) + " left"
 }
 
-// rate is a number of things per second, or per minute when that reads better.
-func rate(perSecond float64) string {
-	if perSecond < 0.5 {
-		return fmt.Sprintf("%.1f/min", perSecond*60)
+// speed is the rate of what goes on: things per second, or per minute when that
+// reads better.
+func speed(r Row) string {
+	switch {
+	case r.Rate <= 0 || r.Ended == r.Total:
+		return ""
+	case r.Rate < 0.5:
+		return fmt.Sprintf(" %.1f/min", r.Rate*60)
 	}
-	return fmt.Sprintf("%.1f/s", perSecond)
+	return fmt.Sprintf(" %.1f/s", r.Rate)
 }
 
 // Duration is a time span for people: 0.4 s, 12 s, 3 min 05 s, 2 h 07 min.

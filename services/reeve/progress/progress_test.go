@@ -41,7 +41,7 @@ func TestLine(t *testing.T) {
 		{
 			"while listing, totals may grow and nothing is said of the time left",
 			[]*reevev1.Run{at(4, 4, 0, false), at(6, 4, 0, false), at(9, 3, 0, false), at(10, 2, 0, false)},
-			"run 3 alameda running 3.0 s  fetch 11/11+  pagination 8/10+  documents 8/10+  still listing, totals may grow",
+			"run 3 alameda running 3.0 s  fetch 11/11+  pagination 8/10+  documents 8/10+ 2.7/s  still listing, totals may grow",
 		},
 		{
 			"no time left is given before there is a rate",
@@ -51,7 +51,12 @@ func TestLine(t *testing.T) {
 		{
 			"when all are found, the time left follows from the rate",
 			[]*reevev1.Run{at(18, 18, 0, true), at(18, 16, 0, true), at(18, 14, 0, true), at(18, 12, 1, true)},
-			"run 3 alameda running 3.0 s  fetch 19/19  pagination 6/18+ (1 failed)  documents 6/18 (1 failed)  about 6.0 s left for documents",
+			"run 3 alameda running 3.0 s  fetch 19/19  pagination 6/18+ (1 failed)  documents 6/18 (1 failed) 2.0/s  about 6.0 s left for documents",
+		},
+		{
+			"a standstill that outlives the time left takes it back",
+			[]*reevev1.Run{at(4, 4, 0, true), at(4, 1, 0, true), at(4, 1, 0, true), at(4, 1, 0, true), at(4, 1, 0, true)},
+			"run 3 alameda running 4.0 s  fetch 5/5  pagination 3/4+  documents 3/4 0.8/s",
 		},
 		{
 			"an ended run says how long it took",
@@ -61,7 +66,7 @@ func TestLine(t *testing.T) {
 		{
 			"a pipeline without documents has the time left of its slowest stage",
 			[]*reevev1.Run{leads(0, 0), leads(5, 2), leads(10, 4)},
-			"run 4 batch running 2.0 s  scrape 10/20  intel 4/20  about 8.0 s left",
+			"run 4 batch running 2.0 s  scrape 10/20 5.0/s  intel 4/20 2.0/s  about 8.0 s left",
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

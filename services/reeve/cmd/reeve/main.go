@@ -43,7 +43,7 @@ func run() int {
 		os.Exit(130)
 	}()
 	return reeve.Run(ctx, reeve.Process{
-		Args: os.Args[1:], Environ: os.Environ(), Version: service.Version(),
+		Name: os.Args[0], Args: os.Args[1:], Environ: os.Environ(), Version: service.Version(),
 		In: os.Stdin, InTTY: columns(os.Stdin) > 0,
 		Out: reeve.Terminal{Writer: os.Stdout, Columns: columns(os.Stdout)},
 		Err: reeve.Terminal{Writer: os.Stderr, Columns: columns(os.Stderr)},
