@@ -430,7 +430,7 @@ func TestSilents(t *testing.T) {
 	if list := look(time.Time{}); len(list) != 0 {
 		t.Errorf("silent at once: %+v", list)
 	}
-	recover := func(wiped time.Time) int {
+	recovered := func(wiped time.Time) int {
 		t.Helper()
 		list := look(wiped)
 		if len(list) != 1 {
@@ -441,7 +441,7 @@ func TestSilents(t *testing.T) {
 		}
 		return one[int](w, "SELECT recoveries FROM tasks")
 	}
-	if n := recover(time.Now().Add(time.Minute)); n != 0 {
+	if n := recovered(time.Now().Add(time.Minute)); n != 0 {
 		t.Errorf("the end of the stream counts as %d losses", n)
 	}
 	if _, err := w.conn.Exec(t.Context(), "UPDATE tasks SET updated_at = now() - interval '1 hour'"); err != nil {
@@ -456,7 +456,7 @@ func TestSilents(t *testing.T) {
 	if err := w.PauseStage(t.Context(), "pagination", false); err != nil {
 		t.Fatal(err)
 	}
-	if n := recover(time.Time{}); n != 1 {
+	if n := recovered(time.Time{}); n != 1 {
 		t.Errorf("a lost message counts as %d losses", n)
 	}
 }

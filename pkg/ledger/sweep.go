@@ -58,16 +58,19 @@ func (l *Ledger) Silents(ctx context.Context, after Silent, wiped time.Time, lim
 	const q = `
 		SELECT t.run, r.pipeline, r.subject, t.stage, t.item, t.scope, t.generation, t.tries, t.attempts + 1, r.settings, t.spec, t.seq, r.priority,
 		       r.trace_id, t.status, t.recoveries, t.updated_at
-		FROM tasks t
+		FROM run_stages s
 		JOIN runs r USING (run)
-		JOIN run_stages s ON s.run = t.run AND s.scope = '' AND s.stage = t.stage
-		JOIN unnest(@stages::text[], @silence::float8[]) AS d(stage, silence) ON d.stage = t.stage
-		WHERE r.status = 'running' AND s.completed + s.failed + s.cancelled < s.total
-		  AND (s.run, s.stage) >= (@run, @stage) AND ((s.run, s.stage) > (@run, @stage) OR t.item > @item)
-		  AND t.status IN ('planned', 'running') AND t.seq <= s.dispatched
-		  AND (t.updated_at < now() - d.silence * interval '1 second' OR t.updated_at < @wiped)
-		  AND NOT EXISTS (SELECT FROM stages p WHERE p.stage = t.stage AND p.paused)
-		ORDER BY t.run, t.stage, t.item LIMIT @limit`
+		JOIN unnest(@stages::text[], @silence::float8[]) AS d(stage, silence) ON d.stage = s.stage
+		CROSS JOIN LATERAL (
+			SELECT * FROM tasks t
+			WHERE t.run = s.run AND t.stage = s.stage AND t.item > CASE WHEN (s.run, s.stage) = (@run, @stage) THEN @item ELSE '' END
+			  AND t.status IN ('planned', 'running') AND t.seq <= s.dispatched
+			  AND (t.updated_at < now() - d.silence * interval '1 second' OR t.updated_at < @wiped)
+			ORDER BY t.item LIMIT @limit
+		) t
+		WHERE r.status = 'running' AND s.scope = '' AND s.completed + s.failed + s.cancelled < s.total AND (s.run, s.stage) >= (@run, @stage)
+		  AND NOT EXISTS (SELECT FROM stages p WHERE p.stage = s.stage AND p.paused)
+		ORDER BY s.run, s.stage, t.item LIMIT @limit`
 	args := silences()
 	args["run"], args["stage"], args["item"], args["wiped"], args["limit"] = after.Run, after.Stage, after.Item, wiped, limit
 	rows, err := l.pool.Query(ctx, q, args)
