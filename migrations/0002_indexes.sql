@@ -17,5 +17,3 @@ DROP INDEX documents_sha256;
 
 -- A document is written by every stage that it passes: within its page.
 ALTER TABLE documents SET (fillfactor = 50);
-
-CREATE INDEX tasks_children ON tasks (hashtextextended(scope, run)) WHERE scope <> '';
