@@ -372,6 +372,8 @@ CREATE INDEX runs_subject ON public.runs USING btree (subject, run DESC);
 
 CREATE INDEX tasks_backlog ON public.tasks USING btree (hashtextextended(stage, run), seq);
 
+CREATE INDEX tasks_children ON public.tasks USING btree (hashtextextended(scope, run)) WHERE (scope <> ''::text);
+
 CREATE INDEX tasks_not_before ON public.tasks USING btree (not_before) WHERE (not_before IS NOT NULL);
 
 ALTER TABLE ONLY public.document_versions

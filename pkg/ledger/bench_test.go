@@ -31,6 +31,9 @@ func BenchmarkRecord(b *testing.B) {
 				w.start(ledger.NewRun{Pipeline: "civic", Subject: name})
 				w.finish()
 			}
+			if _, err := w.conn.Exec(b.Context(), "ANALYZE"); err != nil { // when everything has ended
+				b.Fatal(err)
+			}
 			w.town(documents)
 			var tasks int
 			var busy, own, postgres time.Duration

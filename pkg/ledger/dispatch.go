@@ -210,7 +210,8 @@ func (l *Ledger) joinedInputs(ctx context.Context, p *pipeline.Pipeline, name st
 	// Children that did not get as far as the last stage are inputs too: as failed.
 	const q = `
 		SELECT item, status, coalesce(output, '{}'), artifacts FROM tasks
-		WHERE run = @run AND stage = ANY(@through) AND scope = @item AND item > @after
+		WHERE hashtextextended(scope, run) = hashtextextended(@item, @run) AND (run, scope) IS NOT DISTINCT FROM (@run, @item) AND scope <> ''
+		  AND stage = ANY(@through) AND item > @after
 		  AND (stage = @last OR status IN ('failed', 'cancelled'))
 		ORDER BY item LIMIT @limit`
 	for _, e := range p.In(name) {

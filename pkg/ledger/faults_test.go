@@ -505,36 +505,79 @@ func TestRecord_ReadsNoMoreThanItMust(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	const documents = 600
-	for i, n := range []int{3, 3, 3, 3, 3, 3, documents} {
-		name := fmt.Sprintf("town%d", i)
-		w.addSite(name)
-		w.town(n)
-		run, err := w.StartRun(t.Context(), ledger.NewRun{Pipeline: "civic", Subject: name})
-		if err != nil {
-			t.Fatal(err)
-		}
-		for tasks := w.handOut(); len(tasks) > 0; tasks = w.handOut() {
-			for batch := range slices.Chunk(tasks, 50) {
-				var outcomes []stage.Outcome
-				for _, d := range batch {
-					outcomes = append(outcomes, w.work[d.Stage](d)...)
+	read := w.reads(func() {
+		for i, n := range []int{3, 3, 3, 3, 3, 3, documents} {
+			name := fmt.Sprintf("town%d", i)
+			w.addSite(name)
+			w.town(n)
+			run, err := w.StartRun(t.Context(), ledger.NewRun{Pipeline: "civic", Subject: name})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for tasks := w.handOut(); len(tasks) > 0; tasks = w.handOut() {
+				for batch := range slices.Chunk(tasks, 50) {
+					var outcomes []stage.Outcome
+					for _, d := range batch {
+						outcomes = append(outcomes, w.work[d.Stage](d)...)
+					}
+					if _, err := w.Record(t.Context(), outcomes); err != nil {
+						t.Fatal(err)
+					}
 				}
-				if _, err := w.Record(t.Context(), outcomes); err != nil {
+			}
+			for range 10 {
+				if _, err := w.DocumentSummary(t.Context(), run.Run); err != nil {
 					t.Fatal(err)
 				}
 			}
 		}
-		for range 10 {
-			if _, err := w.DocumentSummary(t.Context(), run.Run); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	w.Close() // sessions hand in what they have counted when they end
-	for one[int64](w, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()") > 0 {
-	}
-	const q = `SELECT sum(seq_tup_read + idx_tup_fetch)::bigint FROM pg_stat_user_tables WHERE relname IN ('tasks', 'documents')`
-	if read := one[int64](w, q) / (3 * documents); read == 0 || read > 60 {
+	})
+	if read /= 3 * documents; read == 0 || read > 60 {
 		t.Errorf("%d rows are read for each task", read)
 	}
+}
+
+// To join one parent's children takes reading these, not all parents'.
+func TestInputs_ReadsNoMoreThanItMust(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	const volumes = 300
+	ranges := map[string]int{}
+	for i := range volumes {
+		ranges[fmt.Sprintf("v%d", i)] = 2
+	}
+	items := w.volumes(ranges, func(ledger.Dispatchable) bool { return false })
+	run := w.start(ledger.NewRun{Pipeline: "volumes", Subject: "job", Items: items})
+	w.finish()
+	read := w.reads(func() {
+		for name := range ranges {
+			page, _, err := w.Inputs(t.Context(), run.Run, "reduce", name, "", 100)
+			if err != nil || len(page) != 2 {
+				t.Fatalf("inputs of %s: %+v, %v", name, page, err)
+			}
+		}
+	})
+	if read /= volumes; read == 0 || read > 20 {
+		t.Errorf("%d rows are read to join 2 page ranges", read)
+	}
+}
+
+// reads counts the rows of tasks and documents that do reads, with a ledger of
+// its own: sessions hand in what they have counted when they end.
+func (w *world) reads(do func()) int64 {
+	w.t.Helper()
+	count := func() int64 {
+		w.Close()
+		_ = one[string](w, "SELECT pg_stat_force_next_flush()::text")
+		for one[int64](w, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()") > 0 {
+		}
+		return one[int64](w, "SELECT sum(seq_tup_read + idx_tup_fetch)::bigint FROM pg_stat_user_tables WHERE relname IN ('tasks', 'documents')")
+	}
+	before := count()
+	var err error
+	if w.Ledger, err = ledger.Open(w.t.Context(), w.conn.Config().ConnString()); err != nil {
+		w.t.Fatal(err)
+	}
+	do()
+	return count() - before
 }

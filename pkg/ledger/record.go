@@ -393,7 +393,7 @@ func (b *batch) living(ctx context.Context, outcomes []*stage.Outcome) (map[task
 	const q = `
 		SELECT t.run, t.stage, t.item, t.generation FROM tasks t
 		JOIN unnest(@run::bigint[], @stage::text[], @item::text[]) AS o(run, stage, item) USING (run, stage, item)
-		WHERE t.status NOT IN ('completed', 'failed', 'cancelled')`
+		WHERE ` + notEnded
 	var runs []int64
 	var stages, items []string
 	for _, o := range outcomes {
@@ -520,6 +520,11 @@ func (r *runState) counter(scope, name string) *counter {
 	return c
 }
 
+// notEnded holds for a task t that has not. It is written so that the planner
+// does not look up in its statistics how many these are: made when everything
+// had ended, they say none, and it would begin by reading all tasks for them.
+const notEnded = `CASE WHEN t.status IN ('completed', 'failed', 'cancelled') THEN false ELSE true END`
+
 // apply makes the guarded update that decides which outcomes count. Outcomes
 // of an older generation or of a task that has ended change nothing; those of
 // an older try count only when they say that the work is done.
@@ -550,8 +555,7 @@ func (b *batch) apply(ctx context.Context, outcomes []stage.Outcome) ([]applied,
 		) AS o(run, stage, item, generation, try, status, spent, after, skip, error_class, error_message, fingerprint,
 			external_job_id, output, artifacts, metrics, worker, started_at, ended_at)
 		WHERE t.run = o.run AND t.stage = o.stage AND t.item = o.item
-		  AND t.generation = o.generation
-		  AND t.status NOT IN ('completed', 'failed', 'cancelled')
+		  AND t.generation = o.generation AND ` + notEnded + `
 		  AND (o.status = 'completed' OR o.try = t.tries)
 		RETURNING t.run, t.stage, t.item, t.generation, t.scope, CASE WHEN t.status = 'failed' THEN t.spec END`
 	var c columns
